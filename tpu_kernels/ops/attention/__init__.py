@@ -1,0 +1,1 @@
+"""Attention over a static key/value cache."""
