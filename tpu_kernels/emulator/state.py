@@ -1,0 +1,38 @@
+"""What the emulated TPU of this process has done so far. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class State:
+    """Counters since the start of the emulator; `active` turns True once the device is up."""
+
+    active: bool = False
+    compilations: int = 0
+    executions: int = 0
+    transferred: int = 0
+
+
+STATE = State()
+
+
+def is_active() -> bool:
+    """True in a process whose TPU is the emulated one."""
+    return STATE.active
+
+
+def compilations() -> int:
+    """XLA programs that PJRT compiled so far in this process."""
+    return STATE.compilations
+
+
+def executions() -> int:
+    """XLA programs that ran on the emulated device so far in this process."""
+    return STATE.executions
+
+
+def transferred() -> int:
+    """Bytes sent from the host to the emulated device so far in this process."""
+    return STATE.transferred
