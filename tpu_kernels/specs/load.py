@@ -31,6 +31,10 @@ def load_spec(path: str | os.PathLike[str]) -> KernelSpec:
 def parse_spec(raw: bytes, *, file: Path, label: str | None = None) -> KernelSpec:
     """The kernel spec in the bytes of a YAML file that lies, or would lie, at `file`. Raises SpecError."""
     data, origin = read_mapping(raw, file, label or display_path(file))
+    if "schema_version" not in data:
+        what = f"{origin.cite(())}: the key `schema_version` is missing."
+        message = explain(what, next_step="add `schema_version: 1`.")
+        raise SpecError(message, file=str(origin.file), line=origin.line_of(()))
     spec = KernelSpec.from_mapping(data, origin)
     if isinstance(spec.source, PathSource):
         _check_folder(spec, spec.source.path)

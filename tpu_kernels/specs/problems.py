@@ -27,6 +27,8 @@ _NEXT = {
     "idle_tolerance": "remove it, or add the dtype to requires.dtypes.",
 }
 
+_VERSION = ("schema_version",)
+
 _TYPES = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -68,9 +70,13 @@ def fault(
 def spec_error(
     error: ValidationError, model: type[BaseModel], data: Mapping[str, Any], origin: Origin
 ) -> SpecError:
-    """The SpecError for all faults that pydantic found in `data`; the first in the file comes first,
-    missing keys last."""
+    """The SpecError for all faults that pydantic found in `data`.
+
+    The first in the file comes first, missing keys last. A schema_version that is not ours makes every other
+    fault meaningless, so it stands alone.
+    """
     problems = [_problem(detail, model, data) for detail in error.errors(include_url=False)]
+    problems = [problem for problem in problems if problem.key == _VERSION] or problems
     problems.sort(key=lambda problem: (problem.missing, origin.line_of(problem.key) or 0))
     first, *others = problems
     message = explain(
@@ -111,7 +117,7 @@ def _problem(detail: ErrorDetails, model: type[BaseModel], data: Mapping[str, An
         return Problem(key, what, next_step=f"add `{missing}`.", missing=True)
     if kind == "union_tag_invalid":
         return _unknown_word((*key, "kind"), context.get("tag"), _words(context.get("expected_tags")))
-    if key == ("schema_version",):
+    if key == _VERSION:
         return Problem(
             key,
             "this schema_version is not supported.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -65,7 +65,7 @@ class KernelSpec(Section):
     tolerance    largest absolute error against the op's float32 reference, per dtype
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[StrictInt, Field(ge=1, le=1)] = 1
     name: Text
     op: Op
     description: Text
