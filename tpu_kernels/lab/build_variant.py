@@ -73,7 +73,8 @@ def differences(repo: Path) -> list[str]:
     }
     lines = [f"missing: {name}" for name in sorted(wanted.keys() - present.keys())]
     lines += [f"unexpected: {name}" for name in sorted(present.keys() - wanted.keys())]
-    lines += [f"differs: {name}" for name in sorted(wanted) if present.get(name, wanted[name]) != wanted[name]]
+    common = sorted(wanted.keys() & present.keys())
+    lines += [f"differs: {name}" for name in common if present[name] != wanted[name]]
     return lines
 
 
@@ -120,7 +121,7 @@ def _metadata(general: dict[str, Any], files: dict[str, bytes]) -> bytes:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tpu_kernels.lab.build_variant", description=__doc__)
     parser.add_argument("repo", type=Path, help="folder with build.toml")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the variant is out of date")
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
     options = parser.parse_args(argv)
     if not options.check:
         print(build_variant(options.repo))

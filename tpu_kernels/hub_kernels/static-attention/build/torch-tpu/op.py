@@ -95,8 +95,8 @@ def _check(
     batch, heads, queries, width = query.shape
     if key.shape[:3] != value.shape[:3] or key.shape[0] != batch or key.shape[3] != width:
         raise ValueError(
-            f"static_attention needs key [{batch}, Hkv, S, {width}] and value [{batch}, Hkv, S, Dv] for a query "
-            f"of shape {tuple(query.shape)}; got {tuple(key.shape)} and {tuple(value.shape)}"
+            f"static_attention needs key [{batch}, Hkv, S, {width}] and value [{batch}, Hkv, S, Dv] "
+            f"for a query of shape {tuple(query.shape)}; got {tuple(key.shape)} and {tuple(value.shape)}"
         )
     if heads % key.shape[1] != 0:
         raise ValueError(

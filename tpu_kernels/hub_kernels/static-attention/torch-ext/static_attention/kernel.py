@@ -95,35 +95,33 @@ def choose_blocks(
     block_q = min(block_q, queries)
     if queries % block_q or (not decode and block_q % SUBLANES):
         raise ValueError(
-            f"block_q must divide the {queries} (padded) queries and be a multiple of {SUBLANES}; got {block_q}"
+            f"block_q must divide the {queries} padded queries and be a multiple of {SUBLANES}; got {block_q}"
         )
     rows = block_q * group
-    key_bytes = _tile_bytes(MIN_BLOCK_K, key_dim, itemsize) if key_dim % LANES == 0 else (
-        _tile_bytes(key_dim, MIN_BLOCK_K, itemsize)
-    )
-    value_bytes = _tile_bytes(MIN_BLOCK_K, value_dim, itemsize) if value_dim % LANES == 0 else (
-        _tile_bytes(value_dim, MIN_BLOCK_K, itemsize)
-    )
-    position_bytes = (key_bytes + value_bytes) // MIN_BLOCK_K  # of one key position, one head
+    widths = (key_dim, value_dim)  # of one key position of one head, as it lies in VMEM
+    position_bytes = sum(_round_up(w, SUBLANES if w % LANES else LANES) for w in widths) * itemsize
 
     buffers = num_buffers or DEFAULT_BUFFERS
     heads = kv_heads if decode else 1
-    while num_buffers is None and buffers > 2 and buffers * heads * MIN_BLOCK_K * position_bytes > BUFFER_BUDGET:
+
+    def ring_bytes(block: int) -> int:
+        return buffers * heads * block * position_bytes
+
+    while num_buffers is None and buffers > 2 and ring_bytes(MIN_BLOCK_K) > BUFFER_BUDGET:
         buffers -= 1
-    while heads > 1 and buffers * heads * MIN_BLOCK_K * position_bytes > BUFFER_BUDGET:
+    while heads > 1 and ring_bytes(MIN_BLOCK_K) > BUFFER_BUDGET:
         heads = next(h for h in range(heads - 1, 0, -1) if kv_heads % h == 0)
     if block_k is None:
         block_k = DEFAULT_BLOCK_K
         while block_k > MIN_BLOCK_K and (
-            buffers * heads * block_k * position_bytes > BUFFER_BUDGET
-            or _round_up(rows, 8) * block_k * 4 > SCORE_BUDGET
+            ring_bytes(block_k) > BUFFER_BUDGET or _tile_bytes(rows, block_k, 4) > SCORE_BUDGET
         ):
             block_k //= 2
     elif block_k < 1 or (block_k < length and block_k % MIN_BLOCK_K):
         raise ValueError(f"block_k must be a positive multiple of {MIN_BLOCK_K}; got {block_k}")
     block_k = min(block_k, length)
 
-    ring = buffers * heads * _round_up(block_k, LANES) * position_bytes
+    ring = ring_bytes(_round_up(block_k, LANES))
     query_bytes = 2 * heads * _tile_bytes(rows, key_dim, itemsize)
     out_bytes = 2 * heads * _tile_bytes(rows, value_dim, itemsize)
     state = heads * (2 * _tile_bytes(rows, LANES, 4) + _tile_bytes(rows, value_dim, 4))
@@ -192,9 +190,9 @@ def _attention_kernel(
         return jnp.where(slot == num_buffers - 1, 0, slot + 1)
 
     def copies(row: Any, head: Any, base: Any, slot: jax.Array) -> tuple[Any, Any]:
-        positions, some_heads = pl.ds(base, block_k), pl.ds(head, heads)
-        key_at = (row, some_heads, slice(None), positions) if key_transposed else (row, some_heads, positions)
-        value_at = (row, some_heads, slice(None), positions) if value_transposed else (row, some_heads, positions)
+        positions, some = pl.ds(base, block_k), pl.ds(head, heads)
+        key_at = (row, some, slice(None), positions) if key_transposed else (row, some, positions)
+        value_at = (row, some, slice(None), positions) if value_transposed else (row, some, positions)
         return (
             pltpu.make_async_copy(key_hbm.at[key_at], key_ring.at[slot], arrivals.at[0, slot]),
             pltpu.make_async_copy(value_hbm.at[value_at], value_ring.at[slot], arrivals.at[1, slot]),
