@@ -1,0 +1,6 @@
+"""Applying a plan to a model, and taking it back."""
+
+from tpu_kernels.apply.enable import disable_tpu_kernels, enable_tpu_kernels
+from tpu_kernels.apply.report import CallEntry, EnableReport, ReportEntry
+
+__all__ = ["CallEntry", "EnableReport", "ReportEntry", "disable_tpu_kernels", "enable_tpu_kernels"]

@@ -1,0 +1,206 @@
+"""`enable_tpu_kernels` and `disable_tpu_kernels`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from tpu_kernels._logging import logger
+from tpu_kernels.apply.generation.buckets import check_chunk
+from tpu_kernels.apply.generation.hooks import GenerationHooks
+from tpu_kernels.apply.report import EnableReport, ReportEntry
+from tpu_kernels.apply.session import SESSION_ATTRIBUTE, Session, Settings, session_of
+from tpu_kernels.errors import (
+    KernelLoadError,
+    KernelRejectedError,
+    ModelNotOnTpuError,
+    NoMatchError,
+    explain,
+)
+from tpu_kernels.plan import (
+    PlanEntry,
+    Policy,
+    SwapPlan,
+    attention_layers,
+    plan_tpu_kernels,
+    rejection_message,
+    unwrap,
+)
+from tpu_kernels.runtime.attention import LAYER_ATTRIBUTE, register_interfaces
+from tpu_kernels.runtime.bridge import announce_backend, current_chip
+from tpu_kernels.runtime.dispatch import LayerDispatch
+from tpu_kernels.runtime.hub import LoadedKernel, accepted_tuning, load_kernel
+from tpu_kernels.runtime.stack import check_stack
+from tpu_kernels.specs import KernelSpec
+
+OnReject = Literal["fallback", "error"]
+DISABLE_VARIABLE = "TPU_KERNELS_DISABLE"
+
+
+def _check_on_tpu(model: PreTrainedModel) -> None:
+    devices = sorted({parameter.device.type for parameter in model.parameters()})
+    if devices == ["tpu"]:
+        return
+    auto = "hf_device_map" in vars(model)
+    where = ", ".join(devices) or "no device"
+    raise ModelNotOnTpuError(
+        explain(
+            f"{type(model).__name__} is not on a TPU, so no TPU kernel can run in it.",
+            needs="every parameter on device tpu",
+            got=f"parameters on {where}"
+            + ('\n(device_map="auto" puts a model on the CPU without a word: it does not know TPUs)' if auto else ""),
+            next_step='load it with from_pretrained(..., device_map="tpu"), or without a TPU run the script by'
+            " `tpu-kernels emulate SCRIPT`.",
+        )
+    )
+
+
+def _refuse_rejected(plan: SwapPlan) -> None:
+    for entry in plan.kept:
+        if entry.rejected:
+            raise KernelRejectedError(
+                rejection_message(entry.path, entry.facts.class_name, entry.rejected, plan.generation)
+            )
+
+
+def _load_kernels(plan: SwapPlan, on_reject: OnReject) -> tuple[dict[str, LoadedKernel], dict[str, str]]:
+    """Each kernel of the plan once, by spec name; and why those that did not load did not."""
+    loaded: dict[str, LoadedKernel] = {}
+    failed: dict[str, str] = {}
+    for spec in {entry.kernel.name: entry.kernel for entry in plan.entries if entry.kernel}.values():
+        try:
+            loaded[spec.name] = load_kernel(spec)
+        except KernelLoadError as error:
+            if on_reject == "error":
+                raise
+            logger.warning("%s", error)
+            failed[spec.name] = str(error).replace("\n", " ")
+    return loaded, failed
+
+
+def _fallback(session: Session, module: torch.nn.Module, kernel: LoadedKernel | None) -> str:
+    """What runs where the kernel does not: the spec's wish, else what the model ran before."""
+    before = session.configs.before(module.config) or "eager"
+    wish = kernel.spec.fallback if kernel is not None else "auto"
+    return before if wish == "auto" else wish
+
+
+def _swap(
+    session: Session, plan: SwapPlan, loaded: dict[str, LoadedKernel], failed: dict[str, str]
+) -> tuple[ReportEntry, ...]:
+    """Give every candidate layer its dispatch. Only here, and in the hooks, is the model changed."""
+    model = session.model
+    by_path: dict[str, PlanEntry] = {entry.path: entry for entry in plan.entries}
+    session.configs.install(model, session.journal)
+    entries = []
+    for layer in attention_layers(model):
+        entry = by_path[layer.path]
+        kernel = loaded.get(entry.kernel.name) if entry.kernel else None
+        reason = failed.get(entry.kernel.name, entry.reason) if entry.kernel else entry.reason
+        tuning = accepted_tuning(kernel.entry, kernel.spec.tuning(plan.generation)) if kernel else {}
+        dispatch = LayerDispatch(
+            layer.path,
+            kernel,
+            reason,
+            fallback=_fallback(session, layer.module, kernel),
+            generation=plan.generation,
+            tuning=tuning,
+            log=session.log,
+        )
+        session.journal.set_attribute(layer.module, LAYER_ATTRIBUTE, dispatch)
+        entries.append(_report_entry(entry, kernel, reason))
+    return tuple(entries)
+
+
+def _report_entry(entry: PlanEntry, kernel: LoadedKernel | None, reason: str) -> ReportEntry:
+    if kernel is None:
+        return ReportEntry(entry.path, entry.op, None, reason)
+    return ReportEntry(entry.path, entry.op, kernel.spec.name, reason, kernel.repo, kernel.revision, kernel.digest)
+
+
+def enable_tpu_kernels(
+    model: Any,
+    specs: Sequence[str | Path | KernelSpec] | None = None,
+    *,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    policy: Policy = "auto",
+    on_reject: OnReject = "fallback",
+    max_cache_len: int | None = None,
+    prefill_chunk: int | None = None,
+) -> EnableReport:
+    """Swap the layers of a transformers model on a TPU for kernels, in place, and let `generate` use them.
+
+    model          a transformers model on device `tpu`, or a wrapper (PEFT, …) that holds one
+    specs          kernel specs to add to the bundled ones: files, folders or `KernelSpec`s
+    include        glob patterns over module paths: only these layers (`model.layers.0.*`)
+    exclude        glob patterns: not these layers
+    policy         "auto" takes a kernel where it is right and not known to lose, "always" wherever it is right
+    on_reject      "fallback" keeps a layer that no kernel fits, "error" raises and leaves the model as it was
+    max_cache_len  longest key/value cache in tokens; by default each call gets the next bucket (256, 512, …)
+    prefill_chunk  tokens per prefill step, a power of two from 8 to 1024 (default 256)
+
+    Returns a report: what was swapped and kept, with reasons; `report.undo()` puts the model back. Enabling twice
+    returns the first report. With the environment variable TPU_KERNELS_DISABLE=1 nothing is done.
+
+    Raises ModelNotOnTpuError, ModelStructureError, NoMatchError, StackError, SpecError; with on_reject="error" also
+    KernelRejectedError and KernelLoadError.
+    """
+    if on_reject not in ("fallback", "error"):
+        raise ValueError(f'on_reject must be "fallback" or "error", got {on_reject!r}')
+    if max_cache_len is not None and max_cache_len < 1:
+        raise ValueError(f"max_cache_len must be at least 1, got {max_cache_len}")
+    if prefill_chunk is not None:
+        check_chunk(prefill_chunk)
+    inner = unwrap(model)
+    session = session_of(inner)
+    if session is not None and session.report is not None:
+        return session.report
+    if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
+        note = f"{DISABLE_VARIABLE} is set: nothing was enabled"
+        logger.warning(note)
+        return EnableReport(None, (), note)
+    _check_on_tpu(inner)
+    check_stack()
+    announce_backend()
+    chip = current_chip()
+    generation = chip.name if chip else None
+    plan = plan_tpu_kernels(inner, specs, include=include, exclude=exclude, policy=policy, generation=generation)
+    if not plan.entries:
+        raise NoMatchError(
+            explain(
+                f"no layer of {type(inner).__name__} matches any kernel spec.",
+                needs="a model whose attention goes through transformers' attention interface",
+                next_step="see `tpu-kernels specs` for what the registry holds.",
+            )
+        )
+    if on_reject == "error":
+        _refuse_rejected(plan)
+    loaded, failed = _load_kernels(plan, on_reject)
+    register_interfaces()
+    session = Session(inner, Settings(max_cache_len, prefill_chunk), generation)
+    try:
+        session.entries = _swap(session, plan, loaded, failed)
+        GenerationHooks(session).install()
+        session.journal.set_attribute(inner, SESSION_ATTRIBUTE, session)
+    except BaseException:
+        session.journal.undo()
+        raise
+    session.enabled = True
+    session.report = EnableReport(session, session.entries)
+    logger.info("%s", session.report)
+    return session.report
+
+
+def disable_tpu_kernels(model: Any) -> bool:
+    """Put an enabled model back exactly as it was. Returns whether it was enabled."""
+    session = session_of(unwrap(model))
+    if session is None:
+        return False
+    session.undo()
+    return True

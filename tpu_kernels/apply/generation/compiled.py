@@ -1,0 +1,70 @@
+"""The compiled forwards of an enabled model: one graph per phase, batch size and cache length.
+
+Dynamo keys its caches by code object and gives up after a few entries; a code object of its own for each graph keeps
+the guards of one short and makes every unforeseen retrace an error instead of a silent fall to eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from transformers import CompileConfig, PreTrainedModel
+
+from tpu_kernels.runtime.dispatch import CallLog, Program, traced_into
+from tpu_kernels.runtime.kv_cache import KernelCache
+
+Key = tuple[str, int, int, int, bool]
+
+
+def tpu_compile_config(config: CompileConfig | None) -> dict[str, Any]:
+    """Arguments of `torch.compile` that suit torch_tpu, keeping `fullgraph` of the user's own config."""
+    return {
+        "backend": "tpu",
+        "dynamic": False,
+        "fullgraph": bool(config.fullgraph) if config is not None else False,
+    }
+
+
+def _forward_with_own_code(model: PreTrainedModel, name: str) -> Callable[..., Any]:
+    def forward(**inputs: Any) -> Any:
+        return model(**inputs)
+
+    code = forward.__code__.replace(co_name=name)
+    return FunctionType(code, forward.__globals__, name, forward.__defaults__, forward.__closure__)
+
+
+class CompiledForwards:
+    """Compiled calls of one model, made as they are needed. A deep copy starts empty."""
+
+    def __init__(self, log: CallLog) -> None:
+        self._log = log
+        self._compiled: dict[Key, tuple[Program, Callable[..., Any]]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForwards:
+        import copy
+
+        return CompiledForwards(copy.deepcopy(self._log, memo))
+
+    def __call__(self, model: PreTrainedModel, config: CompileConfig | None, **inputs: Any) -> Any:
+        """Run the forward for these inputs, compiled; `past_key_values` is a KernelCache."""
+        cache: KernelCache = inputs["past_key_values"]
+        batch, tokens = inputs["input_ids"].shape
+        phase = "decode" if tokens == 1 else "prefill"
+        length = cache.host_length()
+        options = tpu_compile_config(config)
+        key = (phase, batch, tokens, cache.get_max_length(), options["fullgraph"])
+        if key not in self._compiled:
+            name = f"{phase} batch {batch} tokens {tokens} cache {cache.get_max_length()}"
+            program = Program(name)
+            forward = _forward_with_own_code(model, name.replace(" ", "_"))
+            self._compiled[key] = (program, torch.compile(forward, **options))
+            self._log.programs.append(program)
+        program, compiled = self._compiled[key]
+        with traced_into(program), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            outputs = compiled(**inputs)
+        program.runs += 1
+        cache.note_length(length + tokens)
+        return outputs

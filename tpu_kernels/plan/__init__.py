@@ -1,0 +1,21 @@
+"""Planning: which kernel fits which layer of a model. Pure: nothing here changes a model."""
+
+from tpu_kernels.plan.match import LayerFacts, Rejection, rejection_message, rejections
+from tpu_kernels.plan.model_view import Layer, attention_layers, resolve_model, unwrap
+from tpu_kernels.plan.swap_plan import PlanEntry, Policy, SwapPlan, plan_layers, plan_tpu_kernels
+
+__all__ = [
+    "Layer",
+    "LayerFacts",
+    "PlanEntry",
+    "Policy",
+    "Rejection",
+    "SwapPlan",
+    "attention_layers",
+    "plan_layers",
+    "plan_tpu_kernels",
+    "rejection_message",
+    "rejections",
+    "resolve_model",
+    "unwrap",
+]

@@ -1,0 +1,142 @@
+"""The layers of a transformers model that a kernel could replace, found by structure and class.
+
+Nothing here knows a model family. An attention module is a module that carries a transformers config and whose
+`forward` asks transformers' attention interface for the function to call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from tpu_kernels.errors import ModelStructureError, explain
+from tpu_kernels.plan.match import LayerFacts
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One candidate: where it is, what kind of layer it is, and what is known of it."""
+
+    path: str
+    op: str
+    module: torch.nn.Module
+    facts: LayerFacts
+
+
+@lru_cache(maxsize=1024)
+def _calls_attention_interface(module_class: Any) -> bool:
+    try:
+        source = inspect.getsource(module_class.forward)
+    except (OSError, TypeError):
+        return False
+    return "ALL_ATTENTION_FUNCTIONS" in source or "attention_interface" in source
+
+
+def unwrap(model: Any) -> PreTrainedModel:
+    """The transformers model inside `model`: itself, or the one that a wrapper (PEFT, …) holds.
+
+    Raises ModelStructureError where there is none, or more than one.
+    """
+    if isinstance(model, PreTrainedModel):
+        return model
+    found: list[PreTrainedModel] = []
+    if isinstance(model, torch.nn.Module):
+        inside: list[str] = []
+        for path, module in model.named_modules():
+            if isinstance(module, PreTrainedModel) and not any(path.startswith(f"{p}.") for p in inside):
+                inside.append(path)
+                found.append(module)
+    if len(found) == 1:
+        return found[0]
+    raise ModelStructureError(
+        explain(
+            f"tpu_kernels found {'no' if not found else len(found)} transformers models in the object given.",
+            needs="a transformers PreTrainedModel, or a module that wraps exactly one (PEFT, for example)",
+            got=f"{type(model).__module__}.{type(model).__qualname__}"
+            + "".join(f"\n  with {type(m).__name__}" for m in found),
+            next_step="pass the transformers model itself.",
+        )
+    )
+
+
+def model_from_config(config: PreTrainedConfig, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The structure of a model without its weights (on the meta device)."""
+    with torch.device("meta"):
+        kwargs = {} if dtype is None else {"dtype": dtype}
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, **kwargs)
+    return model.eval()
+
+
+def resolve_model(model: Any) -> PreTrainedModel:
+    """A model to look at, from a model, a wrapper, a config, a Hub id, a folder or the path of a config.json."""
+    if isinstance(model, str | Path):
+        path = Path(model)
+        model = AutoConfig.from_pretrained(path.parent if path.name == "config.json" else str(model))
+    if isinstance(model, PreTrainedConfig):
+        return model_from_config(model, getattr(model, "dtype", None))
+    return unwrap(model)
+
+
+def _first_int(*candidates: Any) -> int | None:
+    return next((int(value) for value in candidates if isinstance(value, int) and value > 0), None)
+
+
+def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: torch.dtype) -> LayerFacts:
+    heads = getattr(config, "num_attention_heads", None)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    hidden = getattr(config, "hidden_size", None)
+    head_dim = _first_int(
+        getattr(module, "qk_head_dim", None),
+        getattr(module, "head_dim", None),
+        getattr(config, "head_dim", None),
+        hidden // heads if isinstance(hidden, int) and isinstance(heads, int) else None,
+    )
+    value_head_dim = _first_int(getattr(module, "v_head_dim", None), head_dim)
+    sizes = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+    features = {"causal"} if getattr(module, "is_causal", True) else {"bidirectional"}
+    groups = getattr(module, "num_key_value_groups", None)
+    if isinstance(groups, int) and groups > 1:
+        features.add("grouped_heads")
+    if kv_heads == 1 and heads != 1:
+        features.add("multi_query")
+    if head_dim != value_head_dim:
+        features.add("value_head_dim")
+    if isinstance(getattr(module, "sinks", None), torch.Tensor):
+        features.add("sinks")
+    softcap = getattr(module, "attn_logit_softcapping", getattr(config, "attn_logit_softcapping", None))
+    if softcap is not None:
+        features.add("softcap")
+    if getattr(module, "sliding_window", None) is not None:
+        features.add("sliding_window")
+    return LayerFacts(
+        class_name=type(module).__name__,
+        dtype=str(dtype).removeprefix("torch."),
+        sizes={name: size for name, size in sizes.items() if size is not None},
+        features=frozenset(features),
+    )
+
+
+def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
+    """Every attention module of `model` that goes through transformers' attention interface, in module order."""
+    for path, module in model.named_modules():
+        config = getattr(module, "config", None)
+        if not isinstance(config, PreTrainedConfig) or isinstance(module, PreTrainedModel):
+            continue
+        if not _calls_attention_interface(type(module)):
+            continue
+        parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
+        yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype))
+
+
+def original_attention(model: PreTrainedModel) -> str:
+    """The attention implementation that the model runs without us, `sdpa` or `eager` or a registered name."""
+    name = model.config._attn_implementation
+    return name if name in ALL_ATTENTION_FUNCTIONS or name == "eager" else "eager"

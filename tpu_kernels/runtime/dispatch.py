@@ -1,0 +1,155 @@
+"""The one place where a call takes its kernel or a fallback, and where that is counted.
+
+A decision depends on shapes, dtypes and flags alone. `LayerDispatch.decide` is marked as constant for Dynamo: while a
+graph is traced it runs once, for real, and its answer is baked into the graph; the graph's later runs are counted by
+whoever runs it (`Program`). An eager call decides, and counts, every time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tpu_kernels.plan.match import LayerFacts, rejections
+from tpu_kernels.runtime.hub import LoadedKernel
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a layer's call runs: a kernel (its spec's name), or `sdpa`/`eager`/another implementation, and why."""
+
+    path: str
+    phase: str
+    chosen: str
+    reason: str
+    is_kernel: bool
+
+
+@dataclass
+class Program:
+    """One compiled graph of a model: what its layers decided when it was traced, and how often it ran.
+
+    `traces` counts how often Dynamo traced it: more than once means that something in its inputs was not static.
+    """
+
+    name: str
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    traces: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+
+    def note(self, decision: Decision) -> None:
+        self.decisions[decision.path] = decision
+        self.traces[decision.path] += 1
+
+
+_tracing_program: ContextVar[Program | None] = ContextVar("tpu_kernels_program", default=None)
+
+
+@contextmanager
+def traced_into(program: Program) -> Iterator[None]:
+    """Decisions taken while a graph is traced inside belong to `program`."""
+    token = _tracing_program.set(program)
+    try:
+        yield
+    finally:
+        _tracing_program.reset(token)
+
+
+class CallLog:
+    """Decisions of eager calls with their counts, and the programs whose runs count for traced decisions."""
+
+    def __init__(self) -> None:
+        self.eager: dict[Decision, int] = {}
+        self.foreign: dict[Decision, int] = {}
+        self.programs: list[Program] = []
+
+    def note(self, decision: Decision, *, tracing: bool) -> None:
+        if not tracing:
+            self.eager[decision] = self.eager.get(decision, 0) + 1
+            return
+        program = _tracing_program.get()
+        if program is not None:
+            program.note(decision)
+        else:
+            self.foreign[decision] = 0
+
+    def steps(self) -> dict[Decision, int]:
+        """How many steps took each decision; 0 for a graph that was traced outside of `generate`."""
+        counts = dict(self.foreign)
+        for decision, count in self.eager.items():
+            counts[decision] = counts.get(decision, 0) + count
+        for program in self.programs:
+            for decision in program.decisions.values():
+                counts[decision] = counts.get(decision, 0) + program.runs
+        return counts
+
+    def clear(self) -> None:
+        self.eager.clear()
+        self.foreign.clear()
+        for program in self.programs:
+            program.runs = 0
+
+
+class LayerDispatch:
+    """What our attention function knows of one layer: its path, its kernel (or why it has none), its fallback."""
+
+    def __init__(
+        self,
+        path: str,
+        kernel: LoadedKernel | None,
+        reason: str,
+        *,
+        fallback: str,
+        generation: str | None,
+        tuning: dict[str, int],
+        log: CallLog,
+    ) -> None:
+        self.path = path
+        self.kernel = kernel
+        self.reason = reason
+        self.fallback = fallback
+        self.generation = generation
+        self.tuning = tuning
+        self.log = log
+
+    def _against(self, facts: LayerFacts, obstacle: str | None) -> str | None:
+        """Why the kernel cannot take the call, or None."""
+        if self.kernel is None:
+            return self.reason
+        if obstacle is not None:
+            return obstacle
+        found = rejections(self.kernel.spec, facts, self.generation)
+        return "; ".join(str(rejection) for rejection in found) or None
+
+    @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
+    def decide(
+        self,
+        class_name: str,
+        dtype: str,
+        sizes: tuple[tuple[str, int], ...],
+        features: tuple[str, ...],
+        obstacle: str | None,
+        fallback: str,
+        tracing: bool,
+    ) -> bool:
+        """Whether the call goes to the kernel; the decision is logged."""
+        facts = LayerFacts(class_name, dtype, dict(sizes), frozenset(features))
+        against = self._against(facts, obstacle)
+        phase = "decode" if facts.sizes.get("query_length") == 1 else "prefill"
+        if against is None and self.kernel is not None:
+            decision = Decision(self.path, phase, self.kernel.spec.name, "", True)
+        else:
+            decision = Decision(self.path, phase, fallback, against or "", False)
+        self.log.note(decision, tracing=tracing)
+        return decision.is_kernel
+
+    def call_kernel(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.kernel is None:
+            raise RuntimeError(f"{self.path} has no kernel")
+        return self.kernel.entry(*args, **kwargs, **self.tuning)
