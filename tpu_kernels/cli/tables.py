@@ -1,0 +1,49 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from tpu_kernels.registry import Registry
+    from tpu_kernels.runtime.stack import Finding
+
+_STYLES = {"ok": "green", "info": "cyan", "warning": "yellow", "broken": "bold red"}
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """The doctor's findings as a table, then each remedy in full and a sum."""
+    findings = list(findings)
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "what", "found", "needs"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        status = Text(finding.status, style=_STYLES[finding.status])
+        table.add_row(status, Text(finding.name), Text(finding.found), Text(finding.needs))
+    console.print(table)
+    for finding in findings:
+        if finding.remedy:
+            style = _STYLES[finding.status]
+            console.print(Text.assemble((finding.name, style), ": ", finding.remedy), soft_wrap=True)
+    broken = sum(finding.status == "broken" for finding in findings)
+    console.print(f"{broken} broken." if broken else "Nothing is broken.")
+
+
+def print_registry(registry: Registry) -> None:
+    """Every spec with its kernel and where it came from."""
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "op", "kernel", "entry", "from", "file"):
+        table.add_column(column, overflow="fold")
+    for spec in registry:
+        provider = registry.provider_of(spec.name)
+        row = (spec.name, spec.op, str(spec.source), spec.entry, provider, spec.cite("name"))
+        table.add_row(*map(Text, row))
+    console.print(table)
