@@ -54,7 +54,7 @@ def main() -> None:
     With TPU_KERNELS_VERBOSITY=debug its traceback stands above the message.
     """
     try:
-        app()
+        app(prog_name="tpu-kernels")
     except TpuKernelsError as error:
         if verbosity() <= logging.DEBUG:
             traceback.print_exc()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,11 +19,14 @@ def plan(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", help="No modules of this path pattern; repeatable.")
     ] = None,
-    policy: Annotated[str, typer.Option(help="auto: where it is right and not known to lose; always.")] = "auto",
+    policy: Annotated[
+        Literal["auto", "always"],
+        typer.Option(help="auto: where the kernel is right and not known to lose; always: where it is right."),
+    ] = "auto",
 ) -> None:
     """Show which kernel would replace which layer of a model, and the reasons against; changes nothing."""
+    # Planning needs no device, and torch_tpu would take the TPU when torch is imported.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     from tpu_kernels.plan import plan_tpu_kernels
 
-    if policy not in ("auto", "always"):
-        raise typer.BadParameter("use auto or always.", param_hint="--policy")
     print(plan_tpu_kernels(model, spec, include=include, exclude=exclude, policy=policy))

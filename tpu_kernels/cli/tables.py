@@ -18,7 +18,7 @@ _STYLES = {"ok": "green", "info": "cyan", "warning": "yellow", "broken": "bold r
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
-    """The doctor's findings as a table, then each remedy in full and a sum."""
+    """The doctor's findings as a table, needs where they are not met, then each remedy in full and a sum."""
     findings = list(findings)
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -26,7 +26,8 @@ def print_findings(findings: Iterable[Finding]) -> None:
         table.add_column(column, overflow="fold")
     for finding in findings:
         status = Text(finding.status, style=_STYLES[finding.status])
-        table.add_row(status, Text(finding.name), Text(finding.found), Text(finding.needs))
+        needs = "" if finding.status == "ok" else finding.needs
+        table.add_row(status, Text(finding.name), Text(finding.found), Text(needs))
     console.print(table)
     for finding in findings:
         if finding.remedy:
@@ -40,10 +41,11 @@ def print_registry(registry: Registry) -> None:
     """Every spec with its kernel and where it came from."""
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("name", "op", "kernel", "entry", "from", "file"):
+    table.add_column("name", no_wrap=True)
+    for column in ("kernel", "from"):
         table.add_column(column, overflow="fold")
     for spec in registry:
-        provider = registry.provider_of(spec.name)
-        row = (spec.name, spec.op, str(spec.source), spec.entry, provider, spec.cite("name"))
-        table.add_row(*map(Text, row))
+        kernel = f"{spec.source}\n{spec.entry}"
+        place = f"{registry.provider_of(spec.name)}\n{spec.cite('name')}"
+        table.add_row(Text(spec.name), Text(kernel), Text(place))
     console.print(table)
