@@ -130,7 +130,8 @@ def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
         config = getattr(module, "config", None)
         if not isinstance(config, PreTrainedConfig) or isinstance(module, PreTrainedModel):
             continue
-        if not _calls_attention_interface(type(module)):
+        kind: Any = type(module)
+        if not _calls_attention_interface(kind):
             continue
         parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
         yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype))

@@ -1,0 +1,91 @@
+"""Enabled models generate the reference's tokens, from compiled graphs that one call pays for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import Gemma2Config, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+
+from tests.support.models import TINY, Pair, generate_reference, left_padded, pair, prompt
+from tpu_kernels import emulator, enable_tpu_kernels
+
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**TINY, num_hidden_layers=2),
+    "qwen3": lambda: Qwen3Config(**TINY, num_hidden_layers=2, tie_word_embeddings=False),
+    "qwen3-tied": lambda: Qwen3Config(**TINY, num_hidden_layers=2, tie_word_embeddings=True),
+    "mistral-window-16": lambda: MistralConfig(**TINY, num_hidden_layers=2, sliding_window=16),
+    "gemma2-window-16": lambda: Gemma2Config(
+        **TINY,
+        num_hidden_layers=2,
+        sliding_window=16,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=10.0,
+        query_pre_attn_scalar=8,
+    ),
+}
+LENGTHS = [1, 2, 3, 16, 17, 31, 32, 33, 63, 64, 65, 66, 100, 127, 128, 129, 191, 192, 193, 200]
+BATCH = [7, 64, 1, 93]
+NEW = 6
+
+
+def logits_of(model: object, ids: torch.Tensor, mask: torch.Tensor, new: int) -> tuple[torch.Tensor, torch.Tensor]:
+    out = model.generate(  # type: ignore[attr-defined]
+        ids,
+        attention_mask=mask,
+        max_new_tokens=new,
+        min_new_tokens=new,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    return out.sequences, torch.stack(out.logits, dim=1)
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def both(request: pytest.FixtureRequest) -> Pair:
+    config: PreTrainedConfig = CONFIGS[request.param]()
+    return pair(config)
+
+
+def test_equal_at_every_length_without_a_compilation_after_the_first(both: Pair) -> None:
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        assert len(report.swapped) == 2 and not report.kept
+        steps = {"decode": 0, "prefill": 0}
+        compiled: dict[int, int] = {}
+        for length in [10, *LENGTHS]:
+            ids = prompt(length)
+            tokens, logits = generate_reference(both.reference, ids, NEW)
+            before = emulator.compilations()
+            got_tokens, got_logits = logits_of(both.model, ids, torch.ones_like(ids), NEW)
+            compiled[length] = emulator.compilations() - before
+            assert torch.equal(got_tokens, tokens), f"prompt of {length}"
+            torch.testing.assert_close(got_logits, logits, atol=1e-3, rtol=0, msg=lambda m, n=length: f"{n}: {m}")
+            steps["decode"] += NEW
+            steps["prefill"] += -(-(length - 1) // 64)
+        compiled.pop(10)
+        assert set(compiled.values()) == {0}, compiled
+        assert {(call.path, call.phase): call.steps for call in report.calls} == {
+            (entry.path, phase): count for entry in report.swapped for phase, count in steps.items()
+        }
+        assert all(call.is_kernel for call in report.calls)
+        assert all(count == 1 for p in report._session.log.programs for count in p.traces.values())
+
+
+def test_rows_of_a_left_padded_batch_equal_their_single_runs(both: Pair) -> None:
+    ids, mask = left_padded(BATCH)
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        tokens, logits = logits_of(both.model, ids, mask, NEW)
+        assert all(call.is_kernel for call in report.calls)
+    for row, length in enumerate(BATCH):
+        want, want_logits = generate_reference(both.reference, ids[row : row + 1, -length:], NEW)
+        assert torch.equal(tokens[row, -length - NEW :], want[0]), f"row {row}"
+        torch.testing.assert_close(logits[row], want_logits[0], atol=1e-3, rtol=0)
+
+
+def test_generates_past_the_window_and_over_a_chunk_boundary(both: Pair) -> None:
+    ids = prompt(40)
+    tokens, logits = generate_reference(both.reference, ids, 40)
+    with enable_tpu_kernels(both.model, prefill_chunk=64):
+        got, got_logits = logits_of(both.model, ids, torch.ones_like(ids), 40)
+    assert torch.equal(got, tokens)
+    torch.testing.assert_close(got_logits, logits, atol=1e-3, rtol=0)
