@@ -185,9 +185,7 @@ def test_a_broken_entry_point_is_named(
     assert f"pack = {name}:SPECS of {name}" in str(raised.value)
 
 
-def test_an_entry_point_may_offer_specs_built_in_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_point_may_offer_specs_built_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = (
         "from tpu_kernels.specs import HubSource, KernelSpec, Requires\n"
         "SPECS = KernelSpec(name='mlp/theirs', op='mlp', description='x', layer='Mlp',\n"

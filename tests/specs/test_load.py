@@ -136,9 +136,7 @@ def test_yaml_and_python_give_the_same_spec(tmp_path: Path) -> None:
         ("op: norm", "op: norm\n---\n", 4, ["expected a single document"]),
     ],
 )
-def test_each_mistake_has_its_own_message(
-    tmp_path: Path, old: str, new: str, line: int, words: list[str]
-) -> None:
+def test_each_mistake_has_its_own_message(tmp_path: Path, old: str, new: str, line: int, words: list[str]) -> None:
     assert old in GOOD
     error = refused(tmp_path, GOOD.replace(old, new, 1))
     for word in words:

@@ -153,9 +153,7 @@ def _probe_findings(answer: dict[str, Any], on_tpu: bool) -> Iterator[Finding]:
     if answer["torch.backends.tpu"]:
         yield Finding("torch.backends.tpu", "ok", "set by torch_tpu")
     elif answer["kernels backend"] == "tpu":
-        yield Finding(
-            "torch.backends.tpu", "ok", "not set by torch_tpu; tpu-kernels sets it, so `kernels` sees a TPU"
-        )
+        yield Finding("torch.backends.tpu", "ok", "not set by torch_tpu; tpu-kernels sets it, so `kernels` sees a TPU")
     else:
         found = f"not set, and `kernels` takes this for a {answer['kernels backend']} machine"
         remedy = "install the versions of torch_tpu and kernels named above."
@@ -174,9 +172,7 @@ def _probe_findings(answer: dict[str, Any], on_tpu: bool) -> Iterator[Finding]:
         yield Finding("tcmalloc", "ok", "loaded")
     else:
         remedy = "apt-get install libtcmalloc-minimal4; start Python with LD_PRELOAD=libtcmalloc_minimal.so.4"
-        found = (
-            "not loaded: torch_tpu is slower on the host" if on_tpu else "not loaded (matters on a TPU only)"
-        )
+        found = "not loaded: torch_tpu is slower on the host" if on_tpu else "not loaded (matters on a TPU only)"
         yield Finding("tcmalloc", "warning" if on_tpu else "info", found, remedy=remedy if on_tpu else "")
 
 
@@ -209,9 +205,7 @@ def _hub() -> Finding:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         found = f"{constants.ENDPOINT} cannot be reached: {reason}"
-        remedy = (
-            "check the network, or set HF_HUB_OFFLINE=1 to use cached and bundled kernels without waiting."
-        )
+        remedy = "check the network, or set HF_HUB_OFFLINE=1 to use cached and bundled kernels without waiting."
         return Finding("Hub", "warning", found, remedy=remedy)
     return Finding("Hub", "ok", f"online ({constants.ENDPOINT})")
 
@@ -221,12 +215,8 @@ def _specs() -> Finding:
         registry = load_registry()
     except TpuKernelsError as error:
         return Finding("kernel specs", "broken", str(error), remedy="correct the spec, or take it away.")
-    missing = [
-        spec for spec in registry if spec.kernel_folder is not None and not spec.kernel_folder.is_dir()
-    ]
+    missing = [spec for spec in registry if spec.kernel_folder is not None and not spec.kernel_folder.is_dir()]
     if missing:
         found = ", ".join(f"{spec.name}: no folder {spec.kernel_folder}" for spec in missing)
-        return Finding(
-            "kernel specs", "broken", found, remedy="install tpu-kernels again, or correct the spec."
-        )
+        return Finding("kernel specs", "broken", found, remedy="install tpu-kernels again, or correct the spec.")
     return Finding("kernel specs", "ok", f"{len(registry)} found")

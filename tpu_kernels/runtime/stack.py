@@ -119,9 +119,7 @@ def _finding(name: str, package: Package | None, demands: list[tuple[str, str]])
             return Finding(name, "info", "not installed", needs, remedy)
         return Finding(name, "broken", "not installed", needs, install)
     unmet = [
-        (who, wanted)
-        for who, wanted in demands
-        if not SpecifierSet(wanted).contains(package.version, prereleases=True)
+        (who, wanted) for who, wanted in demands if not SpecifierSet(wanted).contains(package.version, prereleases=True)
     ]
     if not unmet:
         return Finding(name, "ok", package.version, needs)

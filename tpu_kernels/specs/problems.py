@@ -67,9 +67,7 @@ def fault(
     return PydanticCustomError(kind, "{message}", context)
 
 
-def spec_error(
-    error: ValidationError, model: type[BaseModel], data: Mapping[str, Any], origin: Origin
-) -> SpecError:
+def spec_error(error: ValidationError, model: type[BaseModel], data: Mapping[str, Any], origin: Origin) -> SpecError:
     """The SpecError for all faults that pydantic found in `data`.
 
     The first in the file comes first, missing keys last. A schema_version that is not ours makes every other
