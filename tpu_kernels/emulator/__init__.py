@@ -20,10 +20,14 @@ from tpu_kernels.emulator.state import compilations, executions, is_active, tran
 
 if TYPE_CHECKING:
     from tpu_kernels.emulator.bootstrap import start
+    from tpu_kernels.emulator.capturing import capture
     from tpu_kernels.emulator.chips import find_tpu_chips
+    from tpu_kernels.emulator.recording import CapturedProgram
     from tpu_kernels.emulator.runner import run_script
 
 __all__ = [
+    "CapturedProgram",
+    "capture",
     "compilations",
     "executions",
     "find_tpu_chips",
@@ -34,6 +38,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "CapturedProgram": "tpu_kernels.emulator.recording",
+    "capture": "tpu_kernels.emulator.capturing",
     "find_tpu_chips": "tpu_kernels.emulator.chips",
     "run_script": "tpu_kernels.emulator.runner",
     "start": "tpu_kernels.emulator.bootstrap",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from math import prod
+from typing import Any
 
 from tpu_kernels.emulator import programs
-from tpu_kernels.emulator.pjrt import UNIMPLEMENTED, Function, Hook, Original, PjrtApi
+from tpu_kernels.emulator.pjrt import FAILED_PRECONDITION, UNIMPLEMENTED, Function, Hook, Original, PjrtApi
+from tpu_kernels.emulator.recording import record
+from tpu_kernels.emulator.skipping import skip_execution
 from tpu_kernels.emulator.state import STATE
+
+_ONLY_CAPTURED = (
+    "this program was captured (tpu_kernels.emulator.capture), not compiled, so it cannot run; call the function "
+    "again outside the capture, which compiles it anew"
+)
 
 # PJRT_TpuTopology_Extension: type, bytes, function pointers, and those that answer a plain count
 # (of processes, chips, cores or devices), which is 1 for everything here.
@@ -22,8 +29,10 @@ _COUNT_OFFSET = 16
 def install(api: PjrtApi) -> None:
     """Hook everything that a TPU answers otherwise than a CPU, and everything that is counted."""
     api.hook("PJRT_Client_Create", _without_tpu_options(api))
-    api.hook("PJRT_Client_Compile", _compile(api))
-    api.hook("PJRT_LoadedExecutable_Execute", _execute)
+    compiler = _Compiler(api)
+    api.hook("PJRT_Client_Compile", compiler.compile)
+    api.hook("PJRT_LoadedExecutable_Execute", compiler.execute)
+    api.hook("PJRT_LoadedExecutable_Destroy", compiler.destroy)
     api.hook("PJRT_Client_BufferFromHostBuffer", _from_host(api))
     api.hook("PJRT_AsyncHostToDeviceTransferManager_TransferData", _transfer_data(api))
     functions: dict[int, Function] = {
@@ -35,47 +44,76 @@ def install(api: PjrtApi) -> None:
 
 def _without_tpu_options(api: PjrtApi) -> Hook:
     def create(original: Original, address: int) -> int | None:
-        api.struct("PJRT_Client_Create_Args", address).num_options = 0
-        return original(address)
+        arguments = api.struct("PJRT_Client_Create_Args", address)
+        arguments.num_options = 0
+        error = original(address)
+        api.client = arguments.client
+        return error
 
     return create
 
 
-def _compile(api: PjrtApi) -> Hook:
-    def compile_program(original: Original, address: int) -> int | None:
-        arguments = api.struct("PJRT_Client_Compile_Args", address)
-        program = api.struct("PJRT_Program", arguments.program)
+class _Compiler:
+    """Compiles and runs programs; inside a capture it keeps them and runs nothing."""
+
+    def __init__(self, api: PjrtApi) -> None:
+        self._api = api
+        # Executables (addresses) that stand in for a program that was captured, not compiled.
+        self._stand_ins: set[int] = set()
+
+    def compile(self, original: Original, address: int) -> int | None:
+        arguments = self._api.struct("PJRT_Client_Compile_Args", address)
+        program = self._api.struct("PJRT_Program", arguments.program)
         code = ctypes.string_at(program.code, program.code_size)
+        recorder = STATE.recorder
+        if recorder is not None:
+            options = ctypes.string_at(arguments.compile_options, arguments.compile_options_size)
+            stand_in = record(recorder, code, options)
+            if not recorder.run:
+                error = self._compile(original, address, program, stand_in)
+                if not error:
+                    self._stand_ins.add(arguments.executable)
+                return error
         refusal = programs.refusal(code)
         if refusal is not None:
-            return api.error(UNIMPLEMENTED, refusal)
+            return self._api.error(UNIMPLEMENTED, refusal)
         STATE.compilations += 1
-        lowered = programs.for_cpu(code)
-        if lowered == code:
-            return original(address)
+        return self._compile(original, address, program, programs.for_cpu(code))
+
+    def execute(self, original: Original, address: int) -> int | None:
+        recorder = STATE.recorder
+        if recorder is not None and not recorder.run:
+            skip_execution(self._api, self._api.struct("PJRT_LoadedExecutable_Execute_Args", address))
+            return None
+        if self._stand_ins:
+            arguments = self._api.struct("PJRT_LoadedExecutable_Execute_Args", address)
+            if arguments.executable in self._stand_ins:
+                return self._api.error(FAILED_PRECONDITION, _ONLY_CAPTURED)
+        STATE.executions += 1
+        return original(address)
+
+    def destroy(self, original: Original, address: int) -> int | None:
+        if self._stand_ins:
+            arguments = self._api.struct("PJRT_LoadedExecutable_Destroy_Args", address)
+            self._stand_ins.discard(arguments.executable)
+        return original(address)
+
+    def _compile(self, original: Original, address: int, program: Any, code: bytes) -> int | None:
+        """Compile `code` in the place of what the caller's `program` struct holds."""
         given = program.code, program.code_size
-        buffer = ctypes.create_string_buffer(lowered, len(lowered))
-        program.code, program.code_size = ctypes.addressof(buffer), len(lowered)
+        buffer = ctypes.create_string_buffer(code, len(code))
+        program.code, program.code_size = ctypes.addressof(buffer), len(code)
         try:
             return original(address)
         finally:
             program.code, program.code_size = given
 
-    return compile_program
-
-
-def _execute(original: Original, address: int) -> int | None:
-    STATE.executions += 1
-    return original(address)
-
 
 def _from_host(api: PjrtApi) -> Hook:
-    bits = _bits_per_element(api)
-
     def from_host(original: Original, address: int) -> int | None:
         arguments = api.struct("PJRT_Client_BufferFromHostBuffer_Args", address)
         elements = prod(_dimensions(arguments.dims, arguments.num_dims))
-        STATE.transferred += (elements * bits[arguments.type] + 7) // 8
+        STATE.transferred += (elements * api.element_bits[arguments.type] + 7) // 8
         return original(address)
 
     return from_host
@@ -83,17 +121,6 @@ def _from_host(api: PjrtApi) -> Hook:
 
 def _dimensions(address: int | None, count: int) -> list[int]:
     return list((ctypes.c_int64 * count).from_address(address)) if address and count else []
-
-
-def _bits_per_element(api: PjrtApi) -> dict[int, int]:
-    """Bits of one element of each PJRT_Buffer_Type; the name tells (F32, BF16, S4, F8E5M2, PRED)."""
-    prefix = "PJRT_Buffer_Type_"
-    types = {
-        name.removeprefix(prefix): value for name, value in vars(api.abi).items() if name.startswith(prefix)
-    }
-    widths = {name: re.match(r"[A-Z]+(\d+)", name) for name in types}
-    bits = {types[name]: int(width[1]) for name, width in widths.items() if width}
-    return {types["INVALID"]: 0, types["TOKEN"]: 0, types["PRED"]: 8, **bits}
 
 
 def _transfer_data(api: PjrtApi) -> Hook:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ Hook = Callable[[Original, int], int | None]
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
-INVALID_ARGUMENT = 3
+FAILED_PRECONDITION = 9
 UNIMPLEMENTED = 12
 INTERNAL = 13
 
 
 class PjrtApi:
-    """The function table of one plugin, loaded once and never unloaded."""
+    """The function table of one plugin, loaded once and never unloaded; `client` is its client, once made."""
 
     def __init__(self, plugin: Path) -> None:
         from pypjrt import _abi
@@ -40,12 +42,23 @@ class PjrtApi:
             ctypes.c_int32.from_address(self.address + minor).value,
         )
         self.abi: Any = _abi.load(*version)[0]
+        self.client: int | None = None
         self._extension_start = ctypes.c_void_p.from_address(self.address + extension)
         self._table = ctypes.cast(self.address + self.abi.VTABLE_OFFSET, ctypes.POINTER(ctypes.c_void_p))
         self._originals: dict[str, int] = {}
         self._alive: list[Any] = []
         # Functions of ours must not be reachable once the interpreter is gone.
         atexit.register(self.restore)
+
+    @functools.cached_property
+    def element_bits(self) -> dict[int, int]:
+        """Bits of one element of each PJRT_Buffer_Type; the name tells (F32, BF16, S4, F8E5M2, PRED)."""
+        prefix = "PJRT_Buffer_Type_"
+        names = [name for name in vars(self.abi) if name.startswith(prefix)]
+        types = {name.removeprefix(prefix): getattr(self.abi, name) for name in names}
+        widths = {name: re.match(r"[A-Z]+(\d+)", name) for name in types}
+        bits = {types[name]: int(width[1]) for name, width in widths.items() if width}
+        return {types["INVALID"]: 0, types["TOKEN"]: 0, types["PRED"]: 8, **bits}
 
     def struct(self, name: str, address: int) -> Any:
         """The argument struct `name` (a ctypes Structure of pypjrt's) that lies at `address`."""

@@ -9,12 +9,18 @@ of reaching such an op, eager or compiled, gets the same other lowering.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # On `scan` XLA:CPU's emitter aborts the process; for `ragged-dot` it has no emitter.
 UNSUPPORTED_COMPOSITES = ("chlo.scan", "chlo.ragged_dot")
 
 _MOSAIC = "tpu_custom_call"
+
+# torch_tpu writes a newer StableHLO than jaxlib reads. Where the two versions of an op differ only
+# in an attribute that is absent by default, the older name reads the same.
+_READ_AS = {b"custom_call_v2\0": b"custom_call_v1\0"}
 
 
 def for_cpu(program: bytes) -> bytes:
@@ -47,6 +53,35 @@ def refusal(program: bytes) -> str | None:
     )
 
 
+@contextmanager
+def readable(program: bytes) -> Iterator[Any]:
+    """The MLIR module of a portable artifact, as an object of jaxlib's, in a context of its own.
+
+    Raises RuntimeError if jaxlib cannot read it.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    for newer, older in _READ_AS.items():
+        program = program.replace(newer, older)
+    context = ir.Context()
+    stablehlo.register_dialect(context)
+    with context, ir.Location.unknown():
+        try:
+            module = stablehlo.deserialize_portable_artifact(context, program)
+        except Exception as error:
+            raise RuntimeError(f"jaxlib cannot read this StableHLO program: {error}") from error
+        yield module
+
+
+def written(module: Any) -> bytes:
+    """The portable artifact of an MLIR module."""
+    from jaxlib.mlir.dialects import stablehlo
+
+    artifact: bytes = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
+    return artifact
+
+
 def _mentions(program: bytes, name: str) -> bool:
     # Names stand in the artifact's table of strings, each closed by a null.
     return name.encode() + b"\0" in program
@@ -54,19 +89,15 @@ def _mentions(program: bytes, name: str) -> bool:
 
 def _decompose(program: bytes, names: frozenset[str]) -> bytes:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
 
-    context = ir.Context()
-    stablehlo.register_dialect(context)
-    with context, ir.Location.unknown():
-        module = stablehlo.deserialize_portable_artifact(context, program)
-        composites: list[Any] = []
+    composites: list[Any] = []
 
-        def collect(operation: Any) -> Any:
-            if operation.name == "stablehlo.composite" and operation.attributes["name"].value in names:
-                composites.append(operation)
-            return ir.WalkResult.ADVANCE
+    def collect(operation: Any) -> Any:
+        if operation.name == "stablehlo.composite" and operation.attributes["name"].value in names:
+            composites.append(operation)
+        return ir.WalkResult.ADVANCE
 
+    with readable(program) as module:
         module.operation.walk(collect)
         for composite in composites:
             with ir.InsertionPoint(composite):
@@ -79,5 +110,4 @@ def _decompose(program: bytes, names: frozenset[str]) -> bytes:
             for old, new in zip(composite.results, call.results, strict=True):
                 old.replace_all_uses_with(new)
             composite.erase()
-        rewritten: bytes = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
-        return rewritten
+        return written(module)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpu_kernels.emulator.recording import Recorder
 
 
 @dataclass
 class State:
-    """Counters since the start of the emulator; `active` turns True once the device is up."""
+    """Counters since the start of the emulator; `active` turns True once the device is up.
+
+    `recorder` is set inside `capture()`.
+    """
 
     active: bool = False
     compilations: int = 0
     executions: int = 0
     transferred: int = 0
+    recorder: Recorder | None = None
 
 
 STATE = State()

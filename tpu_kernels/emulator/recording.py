@@ -1,0 +1,79 @@
+"""What a capture keeps, and the empty program that stands in for one that is only captured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpu_kernels.emulator.programs import readable, written
+
+
+@dataclass(frozen=True)
+class CapturedProgram:
+    """One program that torch_tpu asked PJRT to compile."""
+
+    name: str
+    """Name of its module, as torch_tpu chose it: `tt_jit_` and what it computes."""
+    stablehlo: bytes
+    """The StableHLO portable artifact, as torch_tpu wrote it for a TPU."""
+    compile_options: bytes
+    """The serialized CompileOptionsProto that came with it."""
+
+
+@dataclass
+class Recorder:
+    """Programs in the order in which they were compiled; `run` tells whether they run as well."""
+
+    run: bool
+    programs: list[CapturedProgram] = field(default_factory=list)
+
+
+def record(recorder: Recorder, program: bytes, options: bytes) -> bytes:
+    """Keep `program`; return a portable artifact of the same signature that yields zeros.
+
+    Raises RuntimeError if the program cannot be read.
+    """
+    from jaxlib.mlir import ir
+
+    with readable(program) as module:
+        name = ir.StringAttr(module.operation.attributes["sym_name"]).value
+        recorder.programs.append(CapturedProgram(name, program, options))
+        if recorder.run:
+            return program
+        _empty(module)
+        return written(module)
+
+
+def _empty(module: Any) -> None:
+    """Make the body of `main` in `module` a return of zeros, and drop every other function."""
+    from jaxlib.mlir import ir
+
+    for operation in list(module.body.operations):
+        function = operation.operation
+        if function.name != "func.func":
+            continue
+        if ir.StringAttr(function.attributes["sym_name"]).value != "main":
+            function.erase()
+            continue
+        block = function.regions[0].blocks[0]
+        types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+        for inner in reversed(list(block.operations)):
+            inner.operation.erase()
+        with ir.InsertionPoint(block):
+            ir.Operation.create("func.return", operands=[_zeros(result) for result in types])
+
+
+def _zeros(result: Any) -> Any:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    tensor = ir.RankedTensorType(result)
+    element = tensor.element_type
+    if isinstance(element, ir.ComplexType):
+        part = _zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
+        return stablehlo.complex(part, part)
+    if isinstance(element, ir.IntegerType):
+        zero = ir.IntegerAttr.get(element, 0)
+    else:
+        zero = ir.FloatAttr.get(element, 0.0)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor, zero))
