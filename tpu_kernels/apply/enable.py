@@ -46,15 +46,14 @@ def _check_on_tpu(model: PreTrainedModel) -> None:
     devices = sorted({parameter.device.type for parameter in model.parameters()})
     if devices == ["tpu"]:
         return
-    auto = "hf_device_map" in vars(model)
     where = ", ".join(devices) or "no device"
+    hint = '\n(device_map="auto" puts a model on the CPU without a word: it does not know TPUs)'
     raise ModelNotOnTpuError(
         explain(
             f"{type(model).__name__} is not on a TPU, so no TPU kernel can run in it.",
             needs="every parameter on device tpu",
-            got=f"parameters on {where}"
-            + ('\n(device_map="auto" puts a model on the CPU without a word: it does not know TPUs)' if auto else ""),
-            next_step='load it with from_pretrained(..., device_map="tpu"), or without a TPU run the script by'
+            got=f"parameters on {where}" + (hint if "cpu" in devices else ""),
+            next_step='load it with from_pretrained(..., device_map="tpu"); without a TPU, run the script by'
             " `tpu-kernels emulate SCRIPT`.",
         )
     )
