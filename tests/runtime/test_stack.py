@@ -103,6 +103,7 @@ def test_a_missing_package_is_broken_but_libtpu_is_not_needed_everywhere() -> No
 
 def test_a_local_or_preliminary_version_counts_as_what_it_is() -> None:
     assert finding("torch", {"torch": Package("2.13.1+cu130")}).status == "ok"
+    assert finding("torch", {"torch": Package("2.13.1rc1")}).status == "ok"
     assert finding("torch", {"torch": Package("2.14.0.dev20261101")}).status == "broken"
 
 
