@@ -146,7 +146,7 @@ def test_an_unknown_chip(qwen3: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     from tpu_kernels import StackError
 
     monkeypatch.setenv("TPU_KERNELS_CHIP", "v99")
-    with pytest.raises(StackError, match="TPU_KERNELS_CHIP names a chip that is not known[\\s\\S]*v99"):
+    with pytest.raises(StackError, match=r"TPU_KERNELS_CHIP names a chip that is not known[\s\S]*v99"):
         enable_tpu_kernels(qwen3.model)
 
 

@@ -139,7 +139,8 @@ class GenerationHooks:
             )
         model = self.session.model
         mask = model_kwargs.get("attention_mask")
-        total = mask.shape[1] if mask is not None else int(generation_config._mask_length)
+        dropped = getattr(generation_config, "_mask_length", input_ids.shape[1])
+        total = int(mask.shape[1] if mask is not None else dropped)
         compiling = model._valid_auto_compile_criteria(model_kwargs, generation_config)
         forward = model.get_compiled_call(generation_config.compile_config) if compiling else model.__call__
         return prefill(model, forward, input_ids, model_kwargs, total=total, chunk=self.chunk)

@@ -1,0 +1,121 @@
+"""Plans: pure, from a config alone, with a reason for every layer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import Gemma2Config, GptOssConfig, Qwen3Config
+
+from tests.support.models import TINY, Pair
+from tpu_kernels import KernelSpec, plan_tpu_kernels
+from tpu_kernels.plan.table import fold_rows
+from tpu_kernels.specs import BundledSource, Dimension, Match, Requires
+
+
+def narrow(name: str, **requires: object) -> KernelSpec:
+    return KernelSpec(
+        name=name,
+        op="attention",
+        description="for tests",
+        source=BundledSource(name="static-attention"),
+        function="static_attention",
+        requires=Requires(**{"dtypes": ("float32",), "features": ("causal", "grouped_heads"), **requires}),
+    )
+
+
+def test_every_layer_of_a_config_gets_the_bundled_kernel(tmp_path: Path) -> None:
+    config = Qwen3Config(**TINY, num_hidden_layers=12)
+    plan = plan_tpu_kernels(config)
+    assert [entry.path for entry in plan.swapped] == [f"model.layers.{i}.self_attn" for i in range(12)]
+    assert not plan.kept and {entry.kernel.name for entry in plan.swapped} == {"attention/static-attention"}
+    assert "model.layers.{0-11}.self_attn" in str(plan) and "12 of 12 layers get a kernel" in str(plan)
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen3"
+    for model in (tmp_path, str(tmp_path / "config.json")):
+        assert [e.path for e in plan_tpu_kernels(model).swapped] == [e.path for e in plan.swapped]
+
+
+def test_a_plan_changes_nothing(qwen3_cpu: Pair) -> None:
+    model = qwen3_cpu.reference
+    before = {path: dict(vars(module)) for path, module in model.named_modules()}
+    plan_tpu_kernels(model)
+    assert {path: dict(vars(module)) for path, module in model.named_modules()} == before
+
+
+def test_facts_and_features_are_read_from_the_structure() -> None:
+    gemma = plan_tpu_kernels(Gemma2Config(**TINY, num_hidden_layers=2, sliding_window=16)).entries
+    assert gemma[0].facts.features >= {"causal", "softcap", "grouped_heads"}
+    gpt = plan_tpu_kernels(
+        GptOssConfig(
+            **TINY, num_hidden_layers=2, num_local_experts=2, layer_types=["sliding_attention", "full_attention"]
+        )
+    ).entries
+    assert gpt[0].facts.features == {"causal", "sinks", "grouped_heads", "sliding_window"}
+    assert gpt[1].facts.features == {"causal", "sinks", "grouped_heads"}
+    assert dict(gpt[0].facts.sizes) == {"head_dim": 32, "value_head_dim": 32}
+
+
+def test_each_reason_against_a_kernel_is_named_with_its_line(tmp_path: Path) -> None:
+    spec = tmp_path / "narrow.yaml"
+    spec.write_text(
+        "schema_version: 1\n"
+        "name: attention/narrow\n"
+        "op: attention\n"
+        "description: for tests\n"
+        "source: {kind: bundled, name: static-attention}\n"
+        "function: static_attention\n"
+        "match:\n"
+        "  classes: [LlamaAttention]\n"
+        "requires:\n"
+        "  dtypes: [bfloat16]\n"
+        "  features: [causal]\n"
+        "  generations: [v5p]\n"
+        "  head_dim:\n"
+        "    multiple_of: 128\n"
+    )
+    config = Qwen3Config(**{**TINY, "head_dim": 8}, num_hidden_layers=1)
+    (entry,) = plan_tpu_kernels(config, specs=[spec], generation="v6e").entries
+    ours = {r.key: (r.needs, r.got, r.where.rsplit(":", 1)[1]) for r in entry.rejected if r.spec == "attention/narrow"}
+    assert ours == {
+        "match.classes": ("a class of LlamaAttention", "Qwen3Attention", "8"),
+        "requires.dtypes": ("dtype in bfloat16", "dtype = float32", "10"),
+        "requires.features": ("a layer without grouped_heads", "a layer with grouped_heads", "11"),
+        "requires.generations": ("a TPU of v5p", "v6e", "12"),
+        "requires.head_dim.multiple_of": ("head_dim % 128 == 0", "head_dim = 8", "14"),
+    }
+    assert entry.kernel is None and "head_dim >= 16" in entry.reason
+
+
+def test_a_given_spec_is_preferred_and_the_bundled_one_is_next() -> None:
+    config = Qwen3Config(**TINY, num_hidden_layers=1)
+    good = narrow("attention/good", head_dim=Dimension(max=64))
+    bad = narrow("attention/bad", head_dim=Dimension(min=64))
+    assert plan_tpu_kernels(config, specs=[good]).entries[0].kernel is good
+    assert plan_tpu_kernels(config, specs=[bad]).entries[0].kernel.name == "attention/static-attention"
+    assert plan_tpu_kernels(config, specs=[bad, good]).entries[0].kernel is good
+    other = good.model_copy(update={"match": Match(classes=("LlamaAttention",))})
+    assert plan_tpu_kernels(config, specs=[other]).entries[0].kernel.name == "attention/static-attention"
+
+
+def test_include_and_exclude() -> None:
+    config = Qwen3Config(**TINY, num_hidden_layers=4)
+    plan = plan_tpu_kernels(config, include=["model.layers.[0-2].*"], exclude=["*.1.self_attn"])
+    assert [entry.path for entry in plan.swapped] == ["model.layers.0.self_attn", "model.layers.2.self_attn"]
+    assert [entry.reason for entry in plan.kept] == [
+        "excluded by '*.1.self_attn'",
+        "not in include=['model.layers.[0-2].*']",
+    ]
+
+
+def test_policy() -> None:
+    config = Qwen3Config(**TINY, num_hidden_layers=1)
+    assert plan_tpu_kernels(config, policy="always").swapped
+    with pytest.raises(ValueError, match="policy must be one of auto, always, got 'never'"):
+        plan_tpu_kernels(config, policy="never")
+
+
+def test_rows_are_folded_by_layer_number() -> None:
+    rows = [(f"m.layers.{i}.attn", "a" if i != 2 else "b") for i in range(5)] + [("lm_head", "c")]
+    assert fold_rows(rows) == [["m.layers.{0-1,3-4}.attn", "a"], ["m.layers.2.attn", "b"], ["lm_head", "c"]]
