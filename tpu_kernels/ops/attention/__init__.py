@@ -1,1 +1,4 @@
-"""Attention over a static key/value cache."""
+"""Attention over a static key/value cache: contract, reference, named cases, suite.
+
+`contract` and `cases` need neither torch nor jax; `reference` and `suite` are plain torch.
+"""
