@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import Gemma2Config, GptOssConfig, Qwen3Config
+from transformers import Gemma2Config, GptOssConfig, Qwen3Config, ViTConfig
 
 from tests.support.models import TINY, Pair
-from tpu_kernels import KernelSpec, plan_tpu_kernels
+from tpu_kernels import KernelSpec, ModelStructureError, plan_tpu_kernels
 from tpu_kernels.plan.table import fold_rows
 from tpu_kernels.specs import BundledSource, Dimension, Match, Requires
 
@@ -119,3 +119,10 @@ def test_policy() -> None:
 def test_rows_are_folded_by_layer_number() -> None:
     rows = [(f"m.layers.{i}.attn", "a" if i != 2 else "b") for i in range(5)] + [("lm_head", "c")]
     assert fold_rows(rows) == [["m.layers.{0-1,3-4}.attn", "a"], ["m.layers.2.attn", "b"], ["lm_head", "c"]]
+
+
+def test_no_config_and_no_language_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelStructureError, match=r"no model config was found for[\s\S]*config.json"):
+        plan_tpu_kernels(tmp_path / "missing")
+    with pytest.raises(ModelStructureError, match="ViTConfig is not the config of a causal language model"):
+        plan_tpu_kernels(ViTConfig())

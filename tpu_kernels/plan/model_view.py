@@ -76,13 +76,40 @@ def model_from_config(config: PreTrainedConfig, dtype: torch.dtype | None = None
 
 
 def resolve_model(model: Any) -> PreTrainedModel:
-    """A model to look at, from a model, a wrapper, a config, a Hub id, a folder or the path of a config.json."""
+    """A model to look at, from a model, a wrapper, a config, a Hub id, a folder or the path of a config.json.
+
+    Raises ModelStructureError where there is no config, or none of a causal language model.
+    """
     if isinstance(model, str | Path):
-        path = Path(model)
-        model = AutoConfig.from_pretrained(path.parent if path.name == "config.json" else str(model))
-    if isinstance(model, PreTrainedConfig):
+        model = _read_config(str(model))
+    if not isinstance(model, PreTrainedConfig):
+        return unwrap(model)
+    try:
         return model_from_config(model, getattr(model, "dtype", None))
-    return unwrap(model)
+    except ValueError as error:
+        raise ModelStructureError(
+            explain(
+                f"{type(model).__name__} is not the config of a causal language model.",
+                got=str(error).splitlines()[0],
+                next_step="pass a model, or the config of a model that generates text.",
+            )
+        ) from error
+
+
+def _read_config(name: str) -> PreTrainedConfig:
+    path = Path(name)
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(str(path.parent) if path.name == "config.json" else name)
+    except (OSError, ValueError) as error:
+        raise ModelStructureError(
+            explain(
+                f"no model config was found for {name!r}.",
+                needs="a Hub id, a folder with a config.json, or the path of a config.json",
+                got=str(error).strip().splitlines()[0],
+                next_step="check the name; offline, the Hub id must be in the local cache.",
+            )
+        ) from error
+    return config
 
 
 def _first_int(*candidates: Any) -> int | None:

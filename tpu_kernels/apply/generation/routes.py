@@ -44,6 +44,8 @@ def plain_reason(model: PreTrainedModel, arguments: Mapping[str, Any]) -> str | 
         return "a custom generate function"
     if arguments.get("synced_gpus"):
         return "synced_gpus"
+    if not getattr(model, "_can_compile_fullgraph", False):
+        return f"{type(model).__name__} does not compile as one graph (its _can_compile_fullgraph is False)"
     config, passed_on = resolved_config(model, arguments)
     mode = config.get_generation_mode(None)
     if mode not in _STATIC_MODES:
