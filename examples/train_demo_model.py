@@ -18,10 +18,8 @@ import os
 import random
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # training needs no accelerator
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -144,8 +142,9 @@ def train(model, stream: list[int], args: argparse.Namespace) -> float:
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95))
+    warm_up = max(2, min(args.steps // 10, 100)) / args.steps
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, args.lr, total_steps=args.steps, pct_start=min(0.1, 100 / args.steps), final_div_factor=100
+        optimizer, args.lr, total_steps=args.steps, pct_start=warm_up, final_div_factor=100
     )
     columns = (
         TextColumn("training"),
@@ -175,20 +174,17 @@ def train(model, stream: list[int], args: argparse.Namespace) -> float:
     return smooth
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("tpu_kernels/assets/demo_model"), help="folder to write"
-    )
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; `arguments` defaults to those of the process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("tpu_kernels/assets/demo_model"), help="folder to write")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=6, help="windows per step")
     parser.add_argument("--length", type=int, default=384, help="tokens per window")
     parser.add_argument("--vocab", type=int, default=2048, help="size of the vocabulary")
     parser.add_argument("--lr", type=float, default=4e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     import torch
     from transformers import GenerationConfig
@@ -201,9 +197,7 @@ def main() -> None:
     stream = [token for text in texts for token in [*tokenizer.encode(text), tokenizer.eos_token_id]]
     model = build_model(tokenizer)
     weights = sum(p.numel() for p in model.parameters())
-    print(
-        f"{len(texts)} documents, {sum(map(len, texts))} characters, {len(stream)} tokens; {weights} weights"
-    )
+    print(f"{len(texts)} documents, {sum(map(len, texts))} characters, {len(stream)} tokens; {weights} weights")
     loss = train(model, stream, args)
     print(f"final loss {loss:.3f} nats per token")
 
@@ -225,4 +219,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # training needs no accelerator
     main()

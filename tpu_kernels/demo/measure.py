@@ -70,7 +70,7 @@ def generate_each(
         ids = generate(**inputs, generation_config=settings)[0].tolist()
         compilations, seconds = counter.read() - before, time.perf_counter() - started
         length = inputs["input_ids"].shape[1]
-        text = str(tokenizer.decode(ids[length:]))
+        text = str(tokenizer.decode(ids[length:], skip_special_tokens=True))
         results.append(Generated(prompt, length, tuple(ids[length:]), text, compilations, seconds))
         if done is not None:
             done(results[-1])
@@ -91,7 +91,8 @@ def measure(
     each intermediate result as a line of text; `stage` is called with the name of each stage as it begins:
     `stages(prompts)` times.
     """
-    torch.set_float32_matmul_precision("highest")
+    if not emulator.is_active():
+        torch.set_float32_matmul_precision("highest")  # a TPU multiplies float32 as bfloat16 otherwise
     tokenizer = AutoTokenizer.from_pretrained(model_path)
 
     def load() -> PreTrainedModel:

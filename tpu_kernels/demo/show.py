@@ -14,7 +14,7 @@ from tpu_kernels.demo.findings import Findings, Generated
 def show(findings: Findings, console: Console) -> None:
     """Print the report, the texts, compilations per prompt length, and what follows from them."""
     console.print()
-    console.print(findings.report, markup=False, highlight=False)
+    console.print(findings.report, markup=False, highlight=False, soft_wrap=True)
     console.print()
     _texts(findings.ours, console)
     console.print(_table(findings))

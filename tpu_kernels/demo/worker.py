@@ -38,8 +38,11 @@ def measure_with_progress(model_path: str, new_tokens: int, console: Console) ->
     console.print(f"tpu-kernels demo on {device}", highlight=False)
     with Progress(*COLUMNS, console=console, transient=True) as progress:
         task = progress.add_task("importing torch and transformers", total=None)
+        from transformers.utils import logging
+
         from tpu_kernels.demo.measure import measure, stages
 
+        logging.disable_progress_bar()  # this process has one of its own
         progress.update(task, total=stages(PROMPTS), completed=0)
         return measure(
             model_path,
