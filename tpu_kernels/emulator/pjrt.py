@@ -147,7 +147,5 @@ class PjrtApi:
         query = self.arguments("PJRT_Error_Message_Args", error=error)
         self.original("PJRT_Error_Message")(ctypes.addressof(query))
         text = ctypes.string_at(query.message, query.message_size).decode(errors="replace")
-        self.original("PJRT_Error_Destroy")(
-            ctypes.addressof(self.arguments("PJRT_Error_Destroy_Args", error=error))
-        )
+        self.original("PJRT_Error_Destroy")(ctypes.addressof(self.arguments("PJRT_Error_Destroy_Args", error=error)))
         return text

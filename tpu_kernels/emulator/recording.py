@@ -72,8 +72,6 @@ def _zeros(result: Any) -> Any:
     if isinstance(element, ir.ComplexType):
         part = _zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
         return stablehlo.complex(part, part)
-    if isinstance(element, ir.IntegerType):
-        zero = ir.IntegerAttr.get(element, 0)
-    else:
-        zero = ir.FloatAttr.get(element, 0.0)
+    integer = isinstance(element, ir.IntegerType)
+    zero: Any = ir.IntegerAttr.get(element, 0) if integer else ir.FloatAttr.get(element, 0.0)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor, zero))
