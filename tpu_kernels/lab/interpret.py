@@ -1,8 +1,8 @@
 """Runs a JAX attention kernel on the CPU, under one of Pallas' two interpreters, on torch tensors.
 
 * `hlo_interpreted`: the kernel as plain HLO, quick; the emulator runs kernels so.
-* `race_checked`: Pallas' TPU interpreter, which simulates memory, copies and semaphores. Copies happen as late as
-  they may, memory that was never written is NaN, reads out of bounds raise, and a race raises here.
+* `race_checked`: Pallas' TPU interpreter, which simulates memory, copies and semaphores. Memory that was never
+  written is NaN, reads out of bounds raise, and a race raises here.
 
 Neither knows what the TPU compiler refuses: see `aot`.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import jax
 import jax.numpy as jnp
@@ -56,11 +56,25 @@ def hlo_interpreted(attend: JaxAttend, **tuning: Any) -> Callable[..., torch.Ten
     return _on_torch(attend, True, tuning)
 
 
-def race_checked(attend: JaxAttend, **tuning: Any) -> Callable[..., torch.Tensor]:
-    """`attend` on CPU tensors through the TPU interpreter. The call raises KernelRaceError on a race, and whatever
-    the interpreter raises for other faults; its shared state is cleaned up either way."""
+def race_checked(
+    attend: JaxAttend, copies: Literal["late", "early"] = "late", **tuning: Any
+) -> Callable[..., torch.Tensor]:
+    """`attend` on CPU tensors through the TPU interpreter.
+
+    Copies happen `late`, when they are waited for, or `early`, when they are started. A copy that is never waited
+    for leaves NaN behind in the first mode and is a race in the second; every other race shows in both.
+
+    The call raises KernelRaceError on a race, and whatever the interpreter raises for other faults; the shared state
+    of the interpreter is cleaned up either way.
+    """
     parameters = pltpu.InterpretParams(
-        detect_races=True, dma_execution_mode="on_wait", uninitialized_memory="nan", out_of_bounds_reads="raise"
+        detect_races=True,
+        # A copy gets one of these clocks by chance, and two that share one count as ordered. The default of 2 leaves
+        # a single clock for all copies of a device, and hardly any race is seen.
+        vector_clock_size=256,
+        dma_execution_mode="on_wait" if copies == "late" else "eager",
+        uninitialized_memory="nan",
+        out_of_bounds_reads="raise",
     )
     run = _on_torch(attend, parameters, tuning)
 

@@ -19,7 +19,7 @@ def test_names_are_unique_and_found() -> None:
     names = [one.name for one in (*CASES, *SMALL_CASES)]
     assert len(set(names)) == len(names)
     assert all(case(name).name == name for name in names)
-    with pytest.raises(KeyError, match="qwen3-0.6b/decode"):
+    with pytest.raises(KeyError, match=r"qwen3-0\.6b/decode"):
         case("qwen4/decode")
 
 

@@ -36,9 +36,7 @@ def test_equals_the_eager_attention_of_transformers(name, eager, phase) -> None:
         num_key_value_groups=probe.query.shape[1] // probe.key.shape[1], sinks=probe.sinks, training=False
     )
     options = {} if probe.softcap is None else {"softcap": probe.softcap}
-    wanted, _ = eager(
-        module, probe.query, probe.key, probe.value, additive_mask(probe), scaling=probe.scale, **options
-    )
+    wanted, _ = eager(module, probe.query, probe.key, probe.value, additive_mask(probe), scaling=probe.scale, **options)
     got = static_attention_reference(
         probe.query,
         probe.key,

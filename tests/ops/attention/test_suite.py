@@ -80,7 +80,7 @@ def test_wrong_shapes_dtypes_and_values_are_named(probes: list[Probe]) -> None:
         return str(mismatch)
 
     assert "got torch.float64" in check(lambda out: out.double())
-    assert "expected torch.float32 [4, 6, 40, 128], got" in check(lambda out: out[..., :64])
+    assert "expected torch.float32 [5, 6, 40, 128], got" in check(lambda out: out[..., :64])
     assert "are not finite" in check(lambda out: out.masked_fill(out == 0, torch.nan))
     assert "sees no key is not zero" in check(lambda out: out.masked_fill(out == 0, 1e-6))
 

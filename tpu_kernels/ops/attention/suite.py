@@ -145,11 +145,11 @@ def edge_probes(dtype: torch.dtype = torch.float32) -> Iterator[Probe]:
         yield probe(f"decode, {name}", shape, decode, sinks=sinks, softcap=softcap)
 
     window, chunk = 9, 40
-    ends = [chunk - 8, EDGE, EDGE + 20, 3 * EDGE]  # the first begins before the cache: 8 empty rows
-    starts = [0, EDGE - 3, 10, 3 * EDGE - 1]
+    ends = [chunk - 8, EDGE, EDGE + 20, 3 * EDGE, 3 * EDGE]  # the first begins before the cache: 8 empty rows
+    starts = [0, EDGE - 3, 10, 3 * EDGE - 1, EDGE - 28]
     for name, width, sinks, dim in (("edges", None, False, 128), ("edges, window and sinks", window, True, 64)):
         intervals = causal_intervals(chunk, starts=starts, ends=ends, window=width)
-        shape = AttentionShape(4, 6, 2, chunk, 3 * EDGE, dim, dim)
+        shape = AttentionShape(5, 6, 2, chunk, 3 * EDGE, dim, dim)
         yield probe(f"prefill, {name}", shape, intervals, sinks=sinks)
 
     nothing = torch.zeros(2, 1, 2, dtype=torch.int64)

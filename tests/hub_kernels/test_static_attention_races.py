@@ -1,0 +1,57 @@
+"""The Pallas kernel in the interpreter that simulates copies: races, stale memory and reads out of bounds fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tpu_kernels.lab.interpret import KernelRaceError, race_checked
+from tpu_kernels.ops.attention.cases import case
+from tpu_kernels.ops.attention.suite import Probe, case_probe, check_probe, edge_probes
+
+CASES = (
+    "qwen3-0.6b/decode/small",
+    "qwen3-0.6b/prefill/small",
+    "gpt-oss-20b/decode/small",
+    "gpt-oss-20b/prefill/small",
+    "gemma-2-9b/prefill/small",
+    "deepseek-v2-lite/decode/small",
+)
+
+
+@pytest.fixture(scope="module")
+def checked(source):
+    return race_checked(source.attend, block_k=128)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cases(checked, name: str) -> None:
+    assert check_probe(checked, case_probe(case(name))) is None
+
+
+@pytest.mark.parametrize("probe", list(edge_probes()), ids=lambda probe: probe.name)
+def test_edges(checked, probe: Probe) -> None:
+    assert check_probe(checked, probe) is None
+
+
+def test_bfloat16(checked) -> None:
+    assert check_probe(checked, case_probe(case("qwen3-0.6b/decode/small"), torch.bfloat16)) is None
+
+
+@pytest.mark.parametrize("name", ["decode, edges", "prefill, edges"])
+def test_copies_as_early_as_they_may_be(source, name: str) -> None:
+    attend = race_checked(source.attend, copies="early", block_k=128)
+    probe = next(probe for probe in edge_probes() if probe.name == name)
+    assert check_probe(attend, probe) is None
+
+
+@pytest.mark.parametrize("buffers", [2, 4])
+def test_other_ring_sizes(source, buffers: int) -> None:
+    attend = race_checked(source.attend, block_k=128, num_buffers=buffers)
+    probe = next(probe for probe in edge_probes() if probe.name == "decode, edges")
+    assert check_probe(attend, probe) is None
+
+
+def test_a_function_without_a_kernel_is_refused() -> None:
+    with pytest.raises(KernelRaceError, match="did not run"):
+        race_checked(lambda query: query + 1)(torch.ones(2))
