@@ -81,6 +81,41 @@ def test_a_returned_cache_can_be_continued(qwen3: Pair) -> None:
     assert torch.equal(second, generate_reference(qwen3.reference, whole, 5)[0])
 
 
+def test_a_cache_continued_at_an_odd_place_up_to_its_end(qwen3: Pair) -> None:
+    ids = prompt(30)
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        first = qwen3.model.generate(ids, return_dict_in_generate=True, **GREEDY)
+        whole = torch.cat((first.sequences, prompt(210, seed=5)), dim=1)
+        cache = first.past_key_values
+        got = qwen3.model.generate(whole, past_key_values=cache, return_dict_in_generate=True, **GREEDY)
+        runs = report.programs["prefill batch 1 tokens 64 cache 256"]
+        assert runs == 1 + (256 - 34) // 64
+        assert cache.get_max_length() == 256 and cache.get_seq_length() == 249
+    assert torch.equal(got.sequences, generate_reference(qwen3.reference, whole, 5)[0])
+
+
+def test_a_mask_with_a_hole_runs_the_fallback_and_is_counted_apart(qwen3: Pair) -> None:
+    ids, whole = prompt(20), torch.ones(1, 20, dtype=torch.int64)
+    hole = whole.clone()
+    hole[:, 4:7] = 0
+    want = {id(mask): qwen3.reference.generate(ids, attention_mask=mask, **GREEDY) for mask in (whole, hole)}
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        for mask in (whole, hole, whole):
+            assert torch.equal(qwen3.model.generate(ids, attention_mask=mask, **GREEDY), want[id(mask)])
+        steps = {(call.phase, call.is_kernel): call.steps for call in report.calls if "0" in call.path}
+    assert steps == {("decode", True): 10, ("decode", False): 5, ("prefill", True): 2, ("prefill", False): 1}
+
+
+def test_settings_that_are_not_used_are_said(qwen3: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        enable_tpu_kernels(qwen3.model, prefill_chunk=64)
+        assert not caplog.records
+        enable_tpu_kernels(qwen3.model, prefill_chunk=128)
+        assert "enabled already; these arguments change nothing" in caplog.text
+        qwen3.model.generate(prompt(5), prefill_chunk_size=32, **GREEDY)
+        assert "prefill_chunk_size=32 was not used" in report.notes[0]
+
+
 def test_without_compiling(qwen3: Pair) -> None:
     ids, mask = left_padded([30, 70])
     with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:

@@ -10,7 +10,7 @@ from transformers import Gemma2Config, GptOssConfig, Qwen3Config, ViTConfig
 
 from tests.support.models import TINY, Pair
 from tpu_kernels import KernelSpec, ModelStructureError, plan_tpu_kernels
-from tpu_kernels.plan.table import fold_rows
+from tpu_kernels.plan.table import fold_rows, render_rows
 from tpu_kernels.specs import BundledSource, Dimension, Match, Requires
 
 
@@ -21,7 +21,9 @@ def narrow(name: str, **requires: object) -> KernelSpec:
         description="for tests",
         source=BundledSource(name="static-attention"),
         function="static_attention",
-        requires=Requires(**{"dtypes": ("float32",), "features": ("causal", "grouped_heads"), **requires}),
+        requires=Requires(
+            **{"dtypes": ("float32",), "features": ("causal", "left_padding", "grouped_heads"), **requires}
+        ),
     )
 
 
@@ -46,14 +48,14 @@ def test_a_plan_changes_nothing(qwen3_cpu: Pair) -> None:
 
 def test_facts_and_features_are_read_from_the_structure() -> None:
     gemma = plan_tpu_kernels(Gemma2Config(**TINY, num_hidden_layers=2, sliding_window=16)).entries
-    assert gemma[0].facts.features >= {"causal", "softcap", "grouped_heads"}
+    assert gemma[0].facts.features >= {"causal", "left_padding", "softcap", "grouped_heads"}
     gpt = plan_tpu_kernels(
         GptOssConfig(
             **TINY, num_hidden_layers=2, num_local_experts=2, layer_types=["sliding_attention", "full_attention"]
         )
     ).entries
-    assert gpt[0].facts.features == {"causal", "sinks", "grouped_heads", "sliding_window"}
-    assert gpt[1].facts.features == {"causal", "sinks", "grouped_heads"}
+    assert gpt[0].facts.features == {"causal", "left_padding", "sinks", "grouped_heads", "sliding_window"}
+    assert gpt[1].facts.features == {"causal", "left_padding", "sinks", "grouped_heads"}
     assert dict(gpt[0].facts.sizes) == {"head_dim": 32, "value_head_dim": 32}
 
 
@@ -70,7 +72,7 @@ def test_each_reason_against_a_kernel_is_named_with_its_line(tmp_path: Path) -> 
         "  classes: [LlamaAttention]\n"
         "requires:\n"
         "  dtypes: [bfloat16]\n"
-        "  features: [causal]\n"
+        "  features: [causal, left_padding]\n"
         "  generations: [v5p]\n"
         "  head_dim:\n"
         "    multiple_of: 128\n"
@@ -99,6 +101,18 @@ def test_a_given_spec_is_preferred_and_the_bundled_one_is_next() -> None:
     assert plan_tpu_kernels(config, specs=[other]).entries[0].kernel.name == "attention/static-attention"
 
 
+def test_a_kernel_that_cannot_pad_is_not_chosen() -> None:
+    config = Qwen3Config(**TINY, num_hidden_layers=1)
+    spec = narrow("attention/no-padding", features=("causal", "grouped_heads"))
+    (entry,) = plan_tpu_kernels(config, specs=[spec]).entries
+    assert entry.kernel is not None and entry.kernel.name == "attention/static-attention"
+
+
+def test_one_key_value_head_is_multi_query() -> None:
+    config = Qwen3Config(**{**TINY, "num_key_value_heads": 1}, num_hidden_layers=1)
+    assert plan_tpu_kernels(config).entries[0].facts.features == {"causal", "left_padding", "multi_query"}
+
+
 def test_include_and_exclude() -> None:
     config = Qwen3Config(**TINY, num_hidden_layers=4)
     plan = plan_tpu_kernels(config, include=["model.layers.[0-2].*"], exclude=["*.1.self_attn"])
@@ -118,6 +132,7 @@ def test_policy() -> None:
 
 def test_rows_are_folded_by_layer_number() -> None:
     rows = [(f"m.layers.{i}.attn", "a" if i != 2 else "b") for i in range(5)] + [("lm_head", "c")]
+    assert "[/x] m.layers.[ab]" in render_rows("[bold]", ("layer", "why"), [("[/x] m.layers.[ab]", "[red]")])
     assert fold_rows(rows) == [["m.layers.{0-1,3-4}.attn", "a"], ["m.layers.2.attn", "b"], ["lm_head", "c"]]
 
 

@@ -12,7 +12,7 @@ import torch
 
 from tpu_kernels import KernelLoadError, KernelSpec, load_registry
 from tpu_kernels.lab.build_variant import build_variant
-from tpu_kernels.runtime.hub import accepted_tuning, load_kernel
+from tpu_kernels.runtime.hub import load_kernel
 from tpu_kernels.specs import HubSource, PathSource, Requires
 
 
@@ -127,7 +127,34 @@ def test_bytecode_that_python_wrote_beside_it_does_not_spoil_the_digest(reposito
     assert runs[0].stdout.splitlines()[-1] == runs[1].stdout.splitlines()[-1]
 
 
-def test_only_tuning_that_the_kernel_takes_is_passed() -> None:
-    def entry(query: object, *, block_k: int | None = None) -> None: ...
+def test_tuning_that_the_kernel_does_not_take(repository: Path) -> None:
+    spec = at(repository).model_copy(update={"tune": {"v5e": {"block_q": 64, "blok_k": 512}}})
+    with pytest.raises(KernelLoadError, match=r"takes no argument `blok_k`[\s\S]*tune.v5e[\s\S]*block_k"):
+        load_kernel(spec)
 
-    assert accepted_tuning(entry, {"block_k": 512, "unknown": 1}) == {"block_k": 512}
+
+def test_a_layer_is_an_entry_point_too(repository: Path) -> None:
+    edit(repository, "__init__.py", "__all__", "from . import layers\n\n__all__")
+    layers = repository / "torch-ext" / "static_attention" / "layers.py"
+    layers.write_text(
+        "import torch\n"
+        "from .op import static_attention\n\n\n"
+        "class StaticAttention(torch.nn.Module):\n"
+        "    def forward(self, query, key, value, bounds, sinks=None, *, scale, softcap=None):\n"
+        "        return static_attention(query, key, value, bounds, sinks, scale=scale, softcap=softcap)\n"
+    )
+    build_variant(repository)
+    spec = at(repository).model_copy(update={"function": None, "layer": "StaticAttention"})
+    ones = torch.ones(1, 1, 128, 16)
+    bounds = torch.tensor([[[[0, 3]]]], dtype=torch.int32)
+    out = load_kernel(spec).entry(ones[:, :, :1], ones, ones, bounds, scale=0.25)
+    torch.testing.assert_close(out, ones[:, :, :1])
+    missing = spec.model_copy(update={"layer": "Other"})
+    with pytest.raises(KernelLoadError, match="no layer `Other`"):
+        load_kernel(missing)
+
+
+def test_a_redirected_hub_kernel_is_refused(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+    monkeypatch.setenv("LOCAL_KERNELS", f"org/kernel={repository}")
+    with pytest.raises(KernelLoadError, match="LOCAL_KERNELS redirects org/kernel, past its pin and its digest"):
+        load_kernel(spec_of(HubSource(repo="org/kernel", version=1, trust="repo")))

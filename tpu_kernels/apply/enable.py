@@ -34,7 +34,7 @@ from tpu_kernels.plan import (
 from tpu_kernels.runtime.attention import LAYER_ATTRIBUTE, register_interfaces
 from tpu_kernels.runtime.bridge import announce_backend, current_chip
 from tpu_kernels.runtime.dispatch import LayerDispatch
-from tpu_kernels.runtime.hub import LoadedKernel, accepted_tuning, load_kernel
+from tpu_kernels.runtime.hub import LoadedKernel, load_kernel
 from tpu_kernels.runtime.stack import check_stack
 from tpu_kernels.specs import KernelSpec
 
@@ -101,7 +101,7 @@ def _swap(
         entry = by_path[layer.path]
         kernel = loaded.get(entry.kernel.name) if entry.kernel else None
         reason = failed.get(entry.kernel.name, entry.reason) if entry.kernel else entry.reason
-        tuning = accepted_tuning(kernel.entry, kernel.spec.tuning(plan.generation)) if kernel else {}
+        tuning = kernel.spec.tuning(plan.generation) if kernel else {}
         dispatch = LayerDispatch(
             layer.path,
             kernel,
@@ -157,8 +157,11 @@ def enable_tpu_kernels(
     if prefill_chunk is not None:
         check_chunk(prefill_chunk)
     inner = unwrap(model)
+    settings = Settings(max_cache_len, prefill_chunk)
     session = session_of(inner)
     if session is not None and session.report is not None:
+        if session.settings != settings or specs or include is not None or exclude is not None:
+            logger.warning("%s is enabled already; these arguments change nothing: undo first", type(inner).__name__)
         return session.report
     if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
         note = f"{DISABLE_VARIABLE} is set: nothing was enabled"
@@ -182,7 +185,7 @@ def enable_tpu_kernels(
         _refuse_rejected(plan)
     loaded, failed = _load_kernels(plan, on_reject)
     register_interfaces()
-    session = Session(inner, Settings(max_cache_len, prefill_chunk), generation)
+    session = Session(inner, settings, generation)
     try:
         session.entries = _swap(session, plan, loaded, failed)
         GenerationHooks(session).install()

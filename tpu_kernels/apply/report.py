@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -86,10 +87,11 @@ class EnableReport:
 
     @property
     def programs(self) -> dict[str, int]:
-        """Graphs that `generate` compiled, by name (phase, batch, cache length), and how often each ran."""
-        if self._session is None:
-            return {}
-        return {program.name: program.runs for program in self._session.log.programs}
+        """Graphs that `generate` compiled, by name (phase, batch, tokens, cache length), and how often each ran."""
+        runs: Counter[str] = Counter()
+        for program in self._session.log.programs if self._session is not None else ():
+            runs[program.name] += program.runs
+        return dict(runs)
 
     @property
     def enabled(self) -> bool:

@@ -128,12 +128,13 @@ def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: t
     )
     value_head_dim = _first_int(getattr(module, "v_head_dim", None), head_dim)
     sizes = {"head_dim": head_dim, "value_head_dim": value_head_dim}
-    features = {"causal"} if getattr(module, "is_causal", True) else {"bidirectional"}
+    # A mask says at run time alone whether rows are padded, so every causal layer needs a kernel that can.
+    features = {"causal", "left_padding"} if getattr(module, "is_causal", True) else {"bidirectional"}
     groups = getattr(module, "num_key_value_groups", None)
-    if isinstance(groups, int) and groups > 1:
-        features.add("grouped_heads")
     if kv_heads == 1 and heads != 1:
         features.add("multi_query")
+    elif isinstance(groups, int) and groups > 1:
+        features.add("grouped_heads")
     if head_dim != value_head_dim:
         features.add("value_head_dim")
     if isinstance(getattr(module, "sinks", None), torch.Tensor):

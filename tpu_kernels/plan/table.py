@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -45,11 +46,11 @@ def fold_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def render_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = 110) -> str:
     """A plain-text table of `rows`, folded by `fold_rows`."""
-    table = Table(title=title, title_justify="left", expand=False)
+    table = Table(title=Text(title), title_justify="left", expand=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in fold_rows(rows):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
     console.print(table)
     stream = console.file

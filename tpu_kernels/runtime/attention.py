@@ -29,9 +29,37 @@ def register_interfaces() -> None:
     ALL_MASK_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, interval_mask)
 
 
-def _eager_attention(module: torch.nn.Module) -> Callable[..., Any] | None:
+def _eager_attention(module: torch.nn.Module) -> Callable[..., Any]:
+    """The eager attention of the file that the module's class is written in; ours where it has none."""
     home = sys.modules.get(type(module).__module__)
-    return getattr(home, "eager_attention_forward", None)
+    function: Callable[..., Any] = getattr(home, "eager_attention_forward", plain_attention)
+    return function
+
+
+def plain_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention in plain torch with an additive mask, softcap and sinks; arguments as `attention_forward`."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    logits = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        logits = torch.tanh(logits / softcap) * softcap
+    if attention_mask is not None:
+        logits = logits + attention_mask
+    if s_aux is not None:
+        sink = s_aux.reshape(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+        logits = torch.cat((logits, sink.to(logits.dtype)), dim=-1)
+    weights = torch.softmax(logits, dim=-1, dtype=torch.float32)[..., : key.shape[2]].to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -39,9 +67,9 @@ def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(mask, zero, torch.finfo(dtype).min)
 
 
-def fallback_name(layer: LayerDispatch, softcap: float | None, sinks: torch.Tensor | None) -> str:
+def fallback_name(usual: str, softcap: float | None, sinks: torch.Tensor | None) -> str:
     """SDPA drops sinks silently and refuses a softcap: such calls go to the module's own eager attention."""
-    return "eager" if softcap is not None or sinks is not None else layer.fallback
+    return "eager" if softcap is not None or sinks is not None else usual
 
 
 def run_fallback(
@@ -57,15 +85,14 @@ def run_fallback(
     mask = attention_mask
     if is_bounds(mask, batch_size=query.shape[0], q_length=query.shape[2]) and mask is not None:
         mask = expand_bounds(mask, key.shape[2])
-    eager = _eager_attention(module)
-    if name == "eager" and eager is not None:
+    if name == "eager":
         if mask is not None and mask.dtype == torch.bool:
             mask = _additive(mask, query.dtype)
-        output: tuple[torch.Tensor, torch.Tensor | None] = eager(module, query, key, value, mask, **kwargs)
-        return output
-    function = ALL_ATTENTION_FUNCTIONS[name if name != "eager" else "sdpa"]
-    result: tuple[torch.Tensor, torch.Tensor | None] = function(module, query, key, value, mask, **kwargs)
-    return result
+        function = _eager_attention(module)
+    else:
+        function = ALL_ATTENTION_FUNCTIONS[name]
+    output: tuple[torch.Tensor, torch.Tensor | None] = function(module, query, key, value, mask, **kwargs)
+    return output
 
 
 def _obstacle(
@@ -105,12 +132,17 @@ def attention_forward(
     value_head_dim]; attention_mask as `interval_mask` returned it, or a user's own matrix. Returns [batch, queries,
     heads, value_head_dim] in query's dtype, and attention weights where an eager fallback gives them.
     """
-    layer: LayerDispatch = getattr(module, LAYER_ATTRIBUTE)
     softcap, sinks = kwargs.get("softcap"), kwargs.get("s_aux")
+    layer: LayerDispatch | None = getattr(module, LAYER_ATTRIBUTE, None)
+    if layer is None:
+        name = fallback_name("sdpa", softcap, sinks)
+        return run_fallback(name, module, query, key, value, attention_mask, **kwargs)
     extra = tuple(
         name for name, given in kwargs.items() if name not in _KNOWN_ARGUMENTS and isinstance(given, torch.Tensor)
     )
-    features = ["causal"]
+    features = ["causal", "left_padding"]
+    if kwargs.get("sliding_window") is not None:
+        features.append("sliding_window")
     if query.shape[1] != key.shape[1]:
         features.append("multi_query" if key.shape[1] == 1 else "grouped_heads")
     if key.shape[-1] != value.shape[-1]:
@@ -119,7 +151,7 @@ def attention_forward(
         features.append("softcap")
     if sinks is not None:
         features.append("sinks")
-    fallback = fallback_name(layer, softcap, sinks)
+    fallback = fallback_name(layer.fallback, softcap, sinks)
     use_kernel = layer.decide(
         type(module).__name__,
         str(query.dtype).removeprefix("torch."),

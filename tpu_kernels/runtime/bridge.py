@@ -16,7 +16,7 @@ _NAMES = (
     ("v6e", ("v6e", "v6 lite", "v6lite")),
     ("v5e", ("v5e", "v5 lite", "v5lite")),
     ("v5p", ("v5p", "v5")),
-    ("tpu7x", ("tpu7x", "v7x", "7x")),
+    ("tpu7x", ("tpu7x", "v7", "7x")),
     ("v4", ("v4",)),
 )
 

@@ -69,6 +69,11 @@ class CallLog:
         self.foreign: dict[Decision, int] = {}
         self.programs: list[Program] = []
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> CallLog:
+        """The log of a copied model starts empty: the calls were the original's."""
+        copied = memo[id(self)] = CallLog()
+        return copied
+
     def note(self, decision: Decision, *, tracing: bool) -> None:
         if not tracing:
             self.eager[decision] = self.eager.get(decision, 0) + 1

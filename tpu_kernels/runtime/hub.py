@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import kernels
 import torch
+from huggingface_hub import constants
 from kernels.importer import get_loaded_kernels
 
 from tpu_kernels.errors import KernelLoadError, explain
@@ -42,17 +44,16 @@ def _refuse(spec: KernelSpec, what: str, **parts: str) -> KernelLoadError:
     return KernelLoadError(explain(f"kernel `{spec.name}` ({spec.cite('source')}): {what}", **parts))
 
 
-def _checked_metadata(spec: KernelSpec, folder: Path) -> Any:
-    """Metadata of the torch-tpu build in `folder`, after its files were checked against the digest in it."""
+def _checked_metadata(spec: KernelSpec, variant: Path) -> Any:
+    """Metadata of the build in `variant`, after its files were checked against the digest in it."""
     from kernels._rust import Digest, Metadata
 
-    variant = folder / _VARIANT
     if not (variant / "metadata.json").is_file():
         raise _refuse(
             spec,
             "no TPU build.",
             needs=f"{variant / 'metadata.json'}",
-            got="no such file" if folder.is_dir() else f"no folder {folder}",
+            got="no such file" if variant.parent.is_dir() else f"no folder {variant.parent}",
             next_step="build the `torch-tpu` variant of the kernel, or correct `source`.",
         )
     metadata = Metadata.read_from_file(variant / "metadata.json")
@@ -77,22 +78,31 @@ def _digest(variant: Path) -> str:
 
 
 def _load_folder(spec: KernelSpec, folder: Path) -> tuple[ModuleType, str, str, str]:
-    metadata = _checked_metadata(spec, folder)
+    metadata = _checked_metadata(spec, folder / _VARIANT)
     module = kernels.get_local_kernel(folder)
     return module, str(spec.source), f"v{metadata.version}", _digest(folder / _VARIANT)
 
 
 def _load_hub(spec: KernelSpec, source: HubSource) -> tuple[ModuleType, str, str, str]:
-    module = kernels.get_kernel(
-        source.repo,
-        revision=source.revision,
-        version=source.version,
-        trust_remote_code=source.trust_remote_code,
-    )
+    """Download, check trust and digest, and only then import, all by the `kernels` library."""
+    if f"{source.repo}=" in os.environ.get("LOCAL_KERNELS", ""):
+        raise _refuse(
+            spec,
+            f"LOCAL_KERNELS redirects {source.repo}, past its pin and its digest.",
+            next_step="unset LOCAL_KERNELS, or write a spec whose source is that folder (`kind: path`).",
+        )
+    pin: dict[str, Any] = {
+        "revision": source.revision,
+        "version": source.version,
+        "trust_remote_code": source.trust_remote_code,
+    }
+    variant = kernels.install_kernel(source.repo, local_files_only=constants.HF_HUB_OFFLINE, **pin)
+    _checked_metadata(spec, variant)
+    module = kernels.get_kernel(source.repo, **pin)
+    if not Path(module.__file__ or "").is_relative_to(variant):
+        raise _refuse(spec, "it moved on the Hub while it was being loaded.", next_step="try again, or pin a revision.")
     loaded = next((kernel for kernel in get_loaded_kernels() if kernel.module is module), None)
     revision = loaded.repo_info.revision if loaded is not None and loaded.repo_info is not None else ""
-    folder = Path(module.__file__ or "").parent
-    variant = folder if (folder / "metadata.json").is_file() else folder.parent
     return module, source.repo, revision or str(source.revision or f"v{source.version}"), _digest(variant)
 
 
@@ -119,6 +129,8 @@ def load_kernel(spec: KernelSpec) -> LoadedKernel:
         ) from error
     home = getattr(module, "layers", None) if spec.layer else module
     entry = getattr(home, spec.entry, None)
+    if spec.layer and isinstance(entry, type):
+        entry = entry()
     if not callable(entry):
         public = sorted(getattr(module, "__all__", ()))
         raise _refuse(
@@ -128,10 +140,21 @@ def load_kernel(spec: KernelSpec) -> LoadedKernel:
             got=f"{', '.join(public) or 'no public names'} in {repo}",
             next_step="correct the name in the spec.",
         )
+    _check_tuning(spec, entry)
     return LoadedKernel(spec, entry, module, repo, revision, digest)
 
 
-def accepted_tuning(entry: Callable[..., Any], tuning: dict[str, int]) -> dict[str, int]:
-    """The tuning keywords that the entry point takes."""
-    parameters = inspect.signature(entry).parameters
-    return {name: value for name, value in tuning.items() if name in parameters}
+def _check_tuning(spec: KernelSpec, entry: Callable[..., Any]) -> None:
+    """Every keyword under `tune` is an argument of the entry point. Raises KernelLoadError."""
+    function = entry.forward if isinstance(entry, torch.nn.Module) else entry
+    parameters = inspect.signature(function).parameters
+    for table, keywords in spec.tune.items():
+        for name in keywords:
+            if name not in parameters:
+                raise _refuse(
+                    spec,
+                    f"`{spec.entry}` takes no argument `{name}`.",
+                    needs=f"keywords of its own under tune.{table}   ({spec.cite(('tune', table, name))})",
+                    got=f"arguments {', '.join(parameters)}",
+                    next_step="correct the name in the spec.",
+                )

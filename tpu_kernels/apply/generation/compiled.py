@@ -16,7 +16,24 @@ from transformers import CompileConfig, PreTrainedModel
 from tpu_kernels.runtime.dispatch import CallLog, Program, traced_into
 from tpu_kernels.runtime.kv_cache import KernelCache
 
-Key = tuple[str, int, int, int, bool]
+
+def _signature(inputs: Any) -> tuple[Any, ...]:
+    """Names, dtypes and shapes of the tensors among the inputs: what a graph is made for, besides the cache."""
+    found: list[Any] = []
+    for name in sorted(inputs):
+        value = inputs[name]
+        if isinstance(value, torch.Tensor):
+            found.append((name, value.dtype, tuple(value.shape)))
+        elif isinstance(value, dict):
+            found.append((name, *_signature(value)))
+    return tuple(found)
+
+
+def _mask_matrix(inputs: dict[str, Any]) -> bool:
+    """Whether some attention mask is a matrix, not the bounds of intervals."""
+    mask = inputs.get("attention_mask")
+    masks = mask.values() if isinstance(mask, dict) else [mask]
+    return any(isinstance(part, torch.Tensor) and part.dtype != torch.int32 for part in masks)
 
 
 def tpu_compile_config(config: CompileConfig | None) -> dict[str, Any]:
@@ -41,7 +58,7 @@ class CompiledForwards:
 
     def __init__(self, log: CallLog) -> None:
         self._log = log
-        self._compiled: dict[Key, tuple[Program, Callable[..., Any]]] = {}
+        self._compiled: dict[tuple[Any, ...], tuple[Program, Callable[..., Any]]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForwards:
         import copy
@@ -55,9 +72,10 @@ class CompiledForwards:
         phase = "decode" if tokens == 1 else "prefill"
         length = cache.host_length()
         options = tpu_compile_config(config)
-        key = (phase, batch, tokens, cache.get_max_length(), options["fullgraph"])
+        key = (cache.get_max_length(), options["fullgraph"], _signature(inputs))
         if key not in self._compiled:
             name = f"{phase} batch {batch} tokens {tokens} cache {cache.get_max_length()}"
+            name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
             program = Program(name)
             forward = _forward_with_own_code(model, name.replace(" ", "_"))
             self._compiled[key] = (program, torch.compile(forward, **options))

@@ -137,6 +137,11 @@ class GenerationHooks:
             return self.original["_prefill"](
                 input_ids, generation_config, model_kwargs, is_first_iteration=is_first_iteration
             )
+        if generation_config.prefill_chunk_size not in (None, self.chunk):
+            self.session.note(
+                f"prefill_chunk_size={generation_config.prefill_chunk_size} was not used: the prefill runs in chunks"
+                f" of {self.chunk} (prefill_chunk of enable_tpu_kernels)"
+            )
         model = self.session.model
         mask = model_kwargs.get("attention_mask")
         dropped = getattr(generation_config, "_mask_length", input_ids.shape[1])

@@ -78,10 +78,12 @@ def prefill(
     first = total - input_ids.shape[1]
     done, last = cache.host_length(), total - 1
     while done < last:
-        end = min(done + chunk, last)
-        ids, sliced = chunk_inputs(input_ids, kwargs, first=first, start=done, end=end, chunk=chunk)
+        # Behind a cache that was continued at an odd place a whole chunk may not fit: then token by token.
+        size = chunk if done + chunk <= cache.get_max_length() else 1
+        end = min(done + size, last)
+        ids, sliced = chunk_inputs(input_ids, kwargs, first=first, start=done, end=end, chunk=size)
         forward(**model.prepare_inputs_for_generation(ids, **sliced), return_dict=True)
-        if end - done < chunk:
+        if end - done < size:
             cache.set_length(end)
         done = end
     inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=1, **kwargs)
