@@ -75,7 +75,7 @@ class _Compiler:
         refusal = programs.refusal(code)
         if refusal is not None:
             return self._api.error(UNIMPLEMENTED, refusal)
-        STATE.compilations += 1
+        STATE.add(compilations=1)
         return self._compile(original, address, program, programs.for_cpu(code))
 
     def execute(self, original: Original, address: int) -> int | None:
@@ -87,7 +87,7 @@ class _Compiler:
             arguments = self._api.struct("PJRT_LoadedExecutable_Execute_Args", address)
             if arguments.executable in self._stand_ins:
                 return self._api.error(FAILED_PRECONDITION, _ONLY_CAPTURED)
-        STATE.executions += 1
+        STATE.add(executions=1)
         return original(address)
 
     def destroy(self, original: Original, address: int) -> int | None:
@@ -111,7 +111,7 @@ def _from_host(api: PjrtApi) -> Hook:
     def from_host(original: Original, address: int) -> int | None:
         arguments = api.struct("PJRT_Client_BufferFromHostBuffer_Args", address)
         elements = prod(_dimensions(arguments.dims, arguments.num_dims))
-        STATE.transferred += (elements * api.element_bits[arguments.type] + 7) // 8
+        STATE.add(transferred=(elements * api.element_bits[arguments.type] + 7) // 8)
         return original(address)
 
     return from_host
@@ -124,7 +124,7 @@ def _dimensions(address: int | None, count: int) -> list[int]:
 def _transfer_data(api: PjrtApi) -> Hook:
     def transfer_data(original: Original, address: int) -> int | None:
         arguments = api.struct("PJRT_AsyncHostToDeviceTransferManager_TransferData_Args", address)
-        STATE.transferred += arguments.transfer_size
+        STATE.add(transferred=arguments.transfer_size)
         return original(address)
 
     return transfer_data

@@ -89,14 +89,14 @@ class PjrtApi:
         """Put `hook(original, arguments_address)` in place of `function`.
 
         The hook runs on whatever thread calls it and returns a `PJRT_Error*` address or None. If it
-        raises, the caller gets that as an error of code INTERNAL.
+        raises, an interrupt included, the caller gets that as an error of code INTERNAL.
         """
         original = self.original(function)
 
         def entry(arguments: int) -> int | None:
             try:
                 return hook(original, arguments)
-            except Exception as error:
+            except BaseException as error:
                 text = f"{function} in the emulated TPU: {type(error).__name__}: {error}"
                 return self.error(INTERNAL, text)
 

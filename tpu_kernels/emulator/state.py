@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ class State:
     executions: int = 0
     transferred: int = 0
     recorder: Recorder | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, *, compilations: int = 0, executions: int = 0, transferred: int = 0) -> None:
+        """Count; torch_tpu compiles, runs and sends from threads of its own."""
+        with self.lock:
+            self.compilations += compilations
+            self.executions += executions
+            self.transferred += transferred
 
 
 STATE = State()
