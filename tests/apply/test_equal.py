@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Gemma2Config, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+from transformers import Gemma2Config, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from tests.support.models import TINY, Pair, generate_reference, left_padded, pair, prompt
 from tpu_kernels import emulator, enable_tpu_kernels
@@ -87,5 +87,17 @@ def test_generates_past_the_window_and_over_a_chunk_boundary(both: Pair) -> None
     tokens, logits = generate_reference(both.reference, ids, 40)
     with enable_tpu_kernels(both.model, prefill_chunk=64):
         got, got_logits = logits_of(both.model, ids, torch.ones_like(ids), 40)
+    assert torch.equal(got, tokens)
+    torch.testing.assert_close(got_logits, logits, atol=1e-3, rtol=0)
+
+
+def test_experts_decode_from_one_graph() -> None:
+    sizes = {**TINY, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2}
+    both = pair(Qwen3MoeConfig(**sizes))
+    ids = prompt(20)
+    tokens, logits = generate_reference(both.reference, ids, NEW)
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        got, got_logits = logits_of(both.model, ids, torch.ones_like(ids), NEW)
+        assert all(count == 1 for p in report._session.log.programs for count in p.traces.values())
     assert torch.equal(got, tokens)
     torch.testing.assert_close(got_logits, logits, atol=1e-3, rtol=0)

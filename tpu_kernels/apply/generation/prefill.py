@@ -86,5 +86,7 @@ def prefill(
         if end - done < size:
             cache.set_length(end)
         done = end
-    inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=1, **kwargs)
-    return forward(**inputs, return_dict=True)
+    # transformers' loop decodes under this context (it switches experts' code), and the first step is one of its own.
+    with model._optimize_model_for_decode():
+        inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=1, **kwargs)
+        return forward(**inputs, return_dict=True)
