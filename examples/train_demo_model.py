@@ -20,6 +20,10 @@ import sysconfig
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -85,7 +89,7 @@ def documents() -> list[str]:
     return [text for text in texts if text]
 
 
-def build_tokenizer(texts: list[str], vocab_size: int):
+def build_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer with <|endoftext|> (begin and end) and <|pad|>; any text round-trips."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -111,7 +115,7 @@ def build_tokenizer(texts: list[str], vocab_size: int):
     )
 
 
-def build_model(tokenizer):
+def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """An untrained Qwen3ForCausalLM in float32 with tied embeddings."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -132,7 +136,7 @@ def build_model(tokenizer):
     return Qwen3ForCausalLM(config)
 
 
-def train(model, stream: list[int], args: argparse.Namespace) -> float:
+def train(model: Qwen3ForCausalLM, stream: list[int], args: argparse.Namespace) -> float:
     """Next-token training on random windows of the token stream; returns the smoothed final loss in nats."""
     import torch
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
