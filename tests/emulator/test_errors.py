@@ -9,7 +9,7 @@ import pytest
 from tests.emulator.machines import add_pci_device
 from tests.emulator.processes import python
 from tpu_kernels import emulator
-from tpu_kernels.errors import EmulatorError
+from tpu_kernels.errors import CompileError, EmulatorError
 
 START = "from tpu_kernels import emulator; emulator.start()"
 DEVICE = "import torch; print((torch.ones(2).to('tpu') + 1).cpu().tolist())"
@@ -98,6 +98,17 @@ def test_host_tensor_in_a_compiled_graph_is_an_error() -> None:
         torch.compile(scaled, backend="tpu")(torch.ones(3).to("tpu"))
     assert "a (3,) torch.float32 CPU tensor of `arange` in `_to_copy`" in str(caught.value)
     assert "return x * torch.arange(3.0).to(x.device)" in str(caught.value)
+
+
+def test_index_reduce_is_an_error_where_torch_tpu_would_end_the_process() -> None:
+    import torch
+
+    index, line, plane = torch.tensor([1, 0, 1]), torch.tensor([3.0, 1.0, 2.0]), torch.ones(3, 3)
+    expected = torch.zeros(2).index_reduce(0, index, line, "amax")
+    got = torch.zeros(2).to("tpu").index_reduce(0, index.to("tpu"), line.to("tpu"), "amax")
+    assert got.cpu().tolist() == expected.tolist()
+    with pytest.raises(CompileError, match=r"cannot do index_reduce on a tensor of more than one dimension"):
+        plane.to("tpu").index_reduce(0, index.to("tpu"), plane.to("tpu"), "amax")
 
 
 def test_torch_tpu_itself_ends_the_process_for_a_host_tensor_in_a_compiled_graph() -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 from tpu_kernels.errors import CompileError, explain
 
-_UNGUARDED: list[Any] = []
 _DEVICE_COPIES = ("_to_copy", "copy", "copy_", "device_put", "lift_fresh_copy")
+_REMOVERS: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Check every graph that torch_tpu traces for what would make it abort."""
+    """Stand in front of what would make torch_tpu abort."""
+    _REMOVERS.extend((_guard_graphs(), _guard_index_reduce()))
+
+
+def remove() -> None:
+    """Leave torch_tpu as it came: the process ends where it meets one of its faults."""
+    while _REMOVERS:
+        _REMOVERS.pop()()
+
+
+def _guard_graphs() -> Callable[[], None]:
     from torch_tpu._internal.export import export
 
     interpreter = export.EagerLikeFxInterpreter
@@ -24,15 +36,40 @@ def install() -> None:
         return result
 
     interpreter.run_node = run_node
-    _UNGUARDED.append(original)
+    return lambda: setattr(interpreter, "run_node", original)
 
 
-def remove() -> None:
-    """Leave torch_tpu as it came: the process ends where it meets one of its faults."""
-    from torch_tpu._internal.export import export
+def _guard_index_reduce() -> Callable[[], None]:
+    """torch_tpu's index_reduce fails a CHECK unless the tensor has one dimension, as its index has."""
+    import torch
 
-    if _UNGUARDED:
-        export.EagerLikeFxInterpreter.run_node = _UNGUARDED.pop()
+    def index_reduce(
+        tensor: torch.Tensor,
+        dim: int,
+        index: torch.Tensor,
+        source: torch.Tensor,
+        reduce: str,
+        *,
+        include_self: bool = True,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        if tensor.ndim != 1:
+            raise CompileError(
+                explain(
+                    "torch_tpu cannot do index_reduce on a tensor of more than one dimension.",
+                    got=f"a tensor of shape {tuple(tensor.shape)}",
+                    next_step="use scatter_reduce, with an index of the shape of the source. On a real TPU,\n"
+                    "torch_tpu 0.2.0 ends the process here.",
+                )
+            )
+        return out.copy_(tensor.scatter_reduce(dim, index, source, reduce, include_self=include_self))
+
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        library.impl("index_reduce.out", index_reduce, "PrivateUse1", allow_override=True)
+    remove: Callable[[], None] = library._destroy
+    return remove
 
 
 def _check_host_tensors(interpreter: Any, node: Any, result: Any) -> None:
