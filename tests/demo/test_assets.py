@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,15 @@ from tpu_kernels.demo.prompts import PROMPTS
 from tpu_kernels.errors import StackError
 
 SCRIPT = Path(__file__).parents[2] / "examples/train_demo_model.py"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """So small a model runs many times faster on one thread where other processes want the cores too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @cache

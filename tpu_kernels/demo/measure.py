@@ -38,19 +38,18 @@ def compilation_counter() -> Counter:
     return Counter("compiled graphs", lambda: int(counters["stats"]["unique_graphs"]))
 
 
-def generate_each(
+def generate_one(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str],
+    prompt: str,
     *,
     new_tokens: int,
     inputs_on_device: bool,
-    done: Callable[[Generated], None] | None = None,
-) -> tuple[Generated, ...]:
-    """Continue each prompt greedily by up to `new_tokens` tokens, static cache, one call each, in order.
+) -> Generated:
+    """Continue a prompt greedily by up to `new_tokens` tokens, with a static cache.
 
     With `inputs_on_device` the ids are moved to the model's device first, as plain transformers asks; without,
-    they stay on the CPU. `done` is called after each prompt.
+    they stay on the CPU.
     """
     counter = compilation_counter()
     settings = GenerationConfig(
@@ -61,20 +60,15 @@ def generate_each(
         pad_token_id=tokenizer.pad_token_id,
     )
     generate: Callable[..., torch.Tensor] = model.generate
-    results = []
-    for prompt in prompts:
-        inputs: Any = tokenizer(prompt, return_tensors="pt")
-        if inputs_on_device:
-            inputs = inputs.to(model.device)
-        before, started = counter.read(), time.perf_counter()
-        ids = generate(**inputs, generation_config=settings)[0].tolist()
-        compilations, seconds = counter.read() - before, time.perf_counter() - started
-        length = inputs["input_ids"].shape[1]
-        text = str(tokenizer.decode(ids[length:], skip_special_tokens=True))
-        results.append(Generated(prompt, length, tuple(ids[length:]), text, compilations, seconds))
-        if done is not None:
-            done(results[-1])
-    return tuple(results)
+    inputs: Any = tokenizer(prompt, return_tensors="pt")
+    if inputs_on_device:
+        inputs = inputs.to(model.device)
+    before, started = counter.read(), time.perf_counter()
+    ids = generate(**inputs, generation_config=settings)[0].tolist()
+    compilations, seconds = counter.read() - before, time.perf_counter() - started
+    length = inputs["input_ids"].shape[1]
+    text = str(tokenizer.decode(ids[length:], skip_special_tokens=True))
+    return Generated(prompt, length, tuple(ids[length:]), text, compilations, seconds)
 
 
 def measure(
@@ -101,13 +95,13 @@ def measure(
         return model
 
     def run(name: str, model: PreTrainedModel, inputs_on_device: bool) -> tuple[Generated, ...]:
-        def done(result: Generated) -> None:
-            say(f"{name}: {result.prompt_tokens} prompt tokens, {result.compilations} {unit}, {result.seconds:.1f} s")
+        results = []
+        for prompt in prompts:
             stage(f"generating, {name}")
-
-        return generate_each(
-            model, tokenizer, prompts, new_tokens=new_tokens, inputs_on_device=inputs_on_device, done=done
-        )
+            done = generate_one(model, tokenizer, prompt, new_tokens=new_tokens, inputs_on_device=inputs_on_device)
+            say(f"{name}: {done.prompt_tokens} prompt tokens, {done.compilations} {unit}, {done.seconds:.1f} s")
+            results.append(done)
+        return tuple(results)
 
     unit = compilation_counter().unit
     model = load()

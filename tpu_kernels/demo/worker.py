@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 
@@ -43,13 +44,14 @@ def measure_with_progress(model_path: str, new_tokens: int, console: Console) ->
         from tpu_kernels.demo.measure import measure, stages
 
         logging.disable_progress_bar()  # this process has one of its own
-        progress.update(task, total=stages(PROMPTS), completed=0)
+        begun = itertools.count()
+        progress.update(task, total=stages(PROMPTS))
         return measure(
             model_path,
             PROMPTS,
             new_tokens=new_tokens,
             say=lambda line: console.print(line, highlight=False),
-            stage=lambda name: progress.update(task, advance=1, description=name),
+            stage=lambda name: progress.update(task, completed=next(begun), description=name),
         )
 
 
