@@ -59,8 +59,8 @@ class AotResult:
     error: str | None
     """None if it compiled, else the compiler's reason in one line."""
     seconds: float
-    temp_bytes: int = 0
-    """HBM that the program allocates besides arguments and results."""
+    moved_bytes: int = 0
+    """Bytes written by what XLA runs around the kernels: copies, pads, changes of layout."""
 
     @property
     def ok(self) -> bool:
@@ -139,7 +139,7 @@ def _result(job: AotJob, generation: str, answer: dict[str, Any]) -> AotResult:
         generation,
         None if error is None else one_line(error),
         answer["seconds"],
-        answer.get("temp_bytes", 0),
+        answer.get("moved_bytes", 0),
     )
 
 

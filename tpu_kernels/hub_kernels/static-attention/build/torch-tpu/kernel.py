@@ -97,6 +97,8 @@ def choose_blocks(
         raise ValueError(
             f"block_q must divide the {queries} padded queries and be a multiple of {SUBLANES}; got {block_q}"
         )
+    if num_buffers is not None and num_buffers < 2:
+        raise ValueError(f"num_buffers must be 2 or more; got {num_buffers}")
     rows = block_q * group
     widths = (key_dim, value_dim)  # of one key position of one head, as it lies in VMEM
     position_bytes = sum(_round_up(w, SUBLANES if w % LANES else LANES) for w in widths) * itemsize
@@ -282,6 +284,19 @@ def _attention_kernel(
         out[0, head] = result.astype(out.dtype).reshape(group, block_q, out.shape[4])
 
 
+def _in_hbm(cache: jax.Array) -> jax.Array:
+    """Keeps XLA from bringing the whole cache into VMEM before the call, which it does on tpu7x.
+
+    Pallas' HLO interpreter cannot trace the constraint, and JAX has no public way to ask whether it is on: a
+    `pallas_call` that is only traced tells.
+    """
+    asked = pl.pallas_call(lambda _, out: None, out_shape=jax.ShapeDtypeStruct((8, LANES), jnp.float32))
+    traced = jax.make_jaxpr(asked)(jax.ShapeDtypeStruct((8, LANES), jnp.float32))
+    if any(equation.params.get("interpret") for equation in traced.eqns):
+        return cache
+    return pltpu.with_memory_space_constraint(cache, pltpu.HBM)
+
+
 def attend(
     query: jax.Array,
     key: jax.Array,
@@ -300,7 +315,7 @@ def attend(
     bounds int32 [B, 1, T, 2]: first valid key and one past the last valid key of each query; an empty
     interval gives a row of zeros. sinks [Hq]: one more logit in each softmax, with a value of zero.
     Query head h reads key/value head h // (Hq // Hkv). The logits are scaled, then capped, then masked,
-    in float32; the result [B, Hq, T, Dv] has the query's dtype.
+    in float32; the result [B, Hq, T, Dv] has the query's dtype. To be called under `jax.jit`.
     """
     batch, query_heads, queries, key_dim = query.shape
     _, kv_heads, length, value_dim = value.shape
@@ -356,9 +371,7 @@ def attend(
         bounds_block, bounds_map = (1, blocks.block_q, 2), lambda b, h, t, _: (b, t, 0)
 
     def block_of(width: int) -> Any:
-        return pl.BlockSpec(
-            (1, blocks.heads, inner_group, blocks.block_q, width), lambda b, h, t, _: (b, h, 0, t, 0)
-        )
+        return pl.BlockSpec((1, blocks.heads, inner_group, blocks.block_q, width), lambda b, h, t, _: (b, h, 0, t, 0))
 
     operands = [grouped, bounds]
     in_specs = [block_of(key_dim), pl.BlockSpec(bounds_block, bounds_map)]
@@ -367,7 +380,7 @@ def attend(
         operands.append(sinks.astype(jnp.float32).reshape(per_row))
         in_specs.append(pl.BlockSpec((blocks.heads, *per_row[1:]), lambda b, h, t, _: (h, 0, 0, 0)))
     for cache, transposed in ((key, key_transposed), (value, value_transposed)):
-        operands.append(cache.swapaxes(2, 3) if transposed else cache)
+        operands.append(_in_hbm(cache.swapaxes(2, 3) if transposed else cache))
         in_specs.append(pl.BlockSpec(memory_space=pltpu.HBM))
 
     def ring_of(width: int, transposed: bool) -> Any:

@@ -1,0 +1,134 @@
+"""libtpu compiles the kernels for each generation, in processes of their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tpu_kernels.errors import CompileError
+from tpu_kernels.lab import aot
+from tpu_kernels.lab.aot import REPRESENTATIVES, AotJob, attention_jobs, compile_jobs, one_line
+from tpu_kernels.lab.aot_worker import moved_bytes
+from tpu_kernels.ops.attention.cases import CASES, case
+
+
+def cache_bytes(job: AotJob) -> int:
+    """Of the key cache of an attention job."""
+    shape, dtype = job.arguments[1]
+    return math.prod(shape) * (2 if dtype == "bfloat16" else 4)
+
+
+def allowed_bytes(job: AotJob) -> int:
+    """Twice the queries, for them and the results, and some for bounds and sinks."""
+    shape, dtype = job.arguments[0]
+    return 2 * math.prod(shape) * (2 if dtype == "bfloat16" else 4) + 2**17
+
+
+@pytest.mark.parametrize("generation", aot.GENERATIONS)
+def test_every_named_case_compiles(generation: str) -> None:
+    """Every case in bfloat16, what models run in; in float32 the cases that differ in kind (all: `--all`)."""
+    representative = [one for one in CASES if one.name.split("/")[0] in REPRESENTATIVES]
+    jobs = attention_jobs(dtypes=["bfloat16"]) + attention_jobs(representative, dtypes=["float32"])
+    results = compile_jobs(jobs, generation)
+    assert [f"{result.job.name}: {result.error}" for result in results if not result.ok] == []
+    assert len(results) == 2 * len(CASES) // 2 + 2 * len(REPRESENTATIVES)
+    # The cache is read where it lies. (Queries and results are copied into the kernel's layout, and are no larger.)
+    assert [result.job.name for result in results if result.moved_bytes > allowed_bytes(result.job)] == []
+
+
+def test_a_kernel_that_overflows_vmem_fails_with_one_line() -> None:
+    decode = replace(case("qwen3-8b/decode"), shape=replace(case("qwen3-8b/decode").shape, length=16384))
+    good, bad = attention_jobs([decode], ["bfloat16"]), attention_jobs([decode], ["bfloat16"], block_k=8192)
+    results = compile_jobs([*bad, *good], "v5e")
+    assert [result.ok for result in results] == [False, True]
+    error = results[0].error
+    assert error is not None
+    assert "vmem" in error.lower()
+    assert "\n" not in error
+    assert len(error) <= 240
+
+
+def test_a_case_that_the_kernel_refuses_says_so() -> None:
+    (result,) = compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"], block_k=100), "v6e")
+    assert result.error == "ValueError: block_k must be a positive multiple of 128; got 100"
+
+
+def test_a_cache_length_off_the_tiles_costs_a_copy() -> None:
+    """Why specs ask for a multiple of 128: any other length compiles, and copies keys and values at each call."""
+    odd = replace(case("llama-3.2-1b/decode"), shape=replace(case("llama-3.2-1b/decode").shape, length=4000))
+    (result,) = compile_jobs(attention_jobs([odd], ["bfloat16"]), "v5e")
+    assert result.ok
+    assert result.moved_bytes >= 2 * cache_bytes(result.job)
+
+
+def test_a_compiler_that_dies_is_a_result(tmp_path: Path) -> None:
+    deadly = tmp_path / "kernel.py"
+    deadly.write_text("import os\n\ndef attend(x):\n    print('a telling line', flush=True)\n    os._exit(3)\n")
+    fine = tmp_path / "fine.py"
+    fine.write_text("def attend(x):\n    return x + 1\n")
+
+    def job(path: Path) -> AotJob:
+        return AotJob(path.stem, path, "attend", (((8, 128), "float32"),))
+
+    results = compile_jobs([job(fine), job(deadly), job(fine)], "v5e")
+    assert [result.ok for result in results] == [True, False, True]
+    assert results[1].error == "the compiler died: a telling line"
+    with pytest.raises(CompileError, match="libtpu died on 4 of 4 kernels"):
+        compile_jobs([job(deadly)] * 5, "v5e")
+
+
+def test_a_compiler_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aot, "_environment", dict)
+    monkeypatch.setattr(aot.sys, "executable", "/bin/false")
+    with pytest.raises(CompileError, match="could not be started to compile for v6e:2x2"):
+        compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"]), "v6e")
+
+
+def test_too_slow_is_an_error() -> None:
+    with pytest.raises(CompileError, match=r"took more than 0 s"):
+        compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"]), "v6e", timeout=0.01)
+
+
+def test_unknown_generation() -> None:
+    with pytest.raises(ValueError, match="not known"):
+        compile_jobs([], "v9")
+
+
+def test_moved_bytes_counts_what_xla_writes_around_a_kernel() -> None:
+    hlo = """HloModule m
+%fused (p: bf16[8,128]) -> bf16[8,128] {
+  ROOT %copy.9 = bf16[8,128]{1,0} copy(%p)
+}
+
+ENTRY %main (k: bf16[8,128]) -> f32[4] {
+  %k = bf16[8,128]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[128,8]{0,1} bitcast(%k)
+  %copy-start = (bf16[8,128]{1,0:S(1)}, bf16[8,128]{1,0}, u32[]{:S(2)}) copy-start(%k)
+  %copy-done = bf16[8,128]{1,0:S(1)} copy-done(%copy-start)
+  %f = (s32[4]{0}, s32[4]{0}) fusion(%copy-done), kind=kLoop, calls=%fused
+  ROOT %kernel = f32[4]{0} custom-call(%f, %b), custom_call_target="tpu_custom_call"
+}
+"""
+    assert moved_bytes(hlo) == 8 * 128 * 2 + 2 * 4 * 4
+
+
+def test_one_line() -> None:
+    message = "JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out\nof  memory\nSee https://openxla.org\n\nmore"
+    assert one_line(message) == "Ran out of memory"
+    assert one_line("x" * 500) == "x" * 239 + "…"
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ["--case", "gpt-oss-20b/decode", "--generation", "tpu7x", "--dtype", "bfloat16"]
+    assert aot.main(wanted) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split()[:3] == ["tpu7x", "gpt-oss-20b/decode", "bfloat16"]
+    assert line.endswith("ok")
+    assert aot.main([*wanted, "--block-k", "200"]) == 1
+    assert "block_k must be" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        aot.main(["--case", "qwen4"])
+    assert "no case is called qwen4" in capsys.readouterr().err
