@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+# Tiny models: threads of an operator cost more than they bring, above all on a busy machine.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Gemma2Config, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    BambaConfig,
+    Gemma2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
+from tests.emulator.architectures import architectures
 from tests.support.models import TINY, Pair, generate_reference, left_padded, pair, prompt
 from tpu_kernels import emulator, enable_tpu_kernels
 
@@ -101,3 +110,21 @@ def test_experts_decode_from_one_graph() -> None:
         assert all(count == 1 for p in report._session.log.programs for count in p.traces.values())
     assert torch.equal(got, tokens)
     torch.testing.assert_close(got_logits, logits, atol=1e-3, rtol=0)
+
+
+def test_a_model_with_recurrent_layers_decodes_with_kernels() -> None:
+    entry = architectures()["bamba"]
+    both = pair(BambaConfig(**entry["arguments"]))
+    ids, mask = left_padded([20, 33])
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        for rows in (ids[1:, -33:], ids):
+            got, got_logits = logits_of(both.model, rows, torch.ones_like(rows) if len(rows) == 1 else mask, NEW)
+        assert not report.notes
+        assert {(call.phase, call.is_kernel, call.steps) for call in report.calls} == {
+            ("prefill", True, 2),
+            ("decode", True, 2 * (NEW - 1)),
+        }
+    for row, length in enumerate((20, 33)):
+        tokens, logits = generate_reference(both.reference, ids[row : row + 1, -length:], NEW)
+        assert torch.equal(got[row, -length - NEW :], tokens[0])
+        torch.testing.assert_close(got_logits[row], logits[0], atol=1e-3, rtol=0)

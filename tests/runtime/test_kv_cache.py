@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from transformers import LlamaConfig, StaticCache
 
@@ -61,6 +62,23 @@ def test_the_length_is_known_without_the_device_until_a_foreign_graph_writes() -
     before = emulator.compilations()
     cache.set_length(2)
     assert cache.host_length() == 2 and emulator.compilations() == before
+
+
+def test_a_layer_that_holds_more_stays_and_the_cache_cannot_be_cut() -> None:
+    config = LlamaConfig(**TINY, num_hidden_layers=2)
+    cache = KernelCache(
+        (None, SHAPES[0]),
+        batch_size=3,
+        max_cache_len=16,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        config=config,
+    )
+    assert [type(layer).__name__ for layer in cache.layers] == ["StaticLayer", "KernelCacheLayer"]
+    cache.update(*states(4, 0), 1)
+    assert cache.host_length() == 4 and not cache.hides_padding and make().hides_padding
+    with pytest.raises(ValueError, match="cannot be cut back"):
+        cache.set_length(2)
 
 
 def test_bytes() -> None:

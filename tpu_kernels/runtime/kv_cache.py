@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import cache_utils
+from transformers import PreTrainedConfig, cache_utils
 
 
 @dataclass(frozen=True)
@@ -85,32 +85,51 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
 
 
 class KernelCache(cache_utils.StaticCache):  # type: ignore[misc]
-    """A `StaticCache` of `KernelCacheLayer`s, allocated at once, so that prefill can be compiled too."""
+    """A `StaticCache` whose key/value layers are `KernelCacheLayer`s, allocated at once: so prefill can be compiled.
+
+    A shape that is None leaves transformers' own layer, made for `config`, in that place.
+    """
 
     def __init__(
         self,
-        shapes: Sequence[LayerShape],
+        shapes: Sequence[LayerShape | None],
         *,
         batch_size: int,
         max_cache_len: int,
         dtype: torch.dtype,
         device: torch.device,
+        config: PreTrainedConfig | None = None,
     ) -> None:
-        layers = [KernelCacheLayer(max_cache_len, batch_size, shape, dtype, device) for shape in shapes]
+        layers: list[Any] = [
+            None if shape is None else KernelCacheLayer(max_cache_len, batch_size, shape, dtype, device)
+            for shape in shapes
+        ]
+        if None in layers:
+            own = cache_utils.StaticCache(config=config, max_cache_len=max_cache_len).layers
+            layers = [theirs if ours is None else ours for ours, theirs in zip(layers, own, strict=True)]
         cache_utils.Cache.__init__(self, layers=layers)
+        self.hides_padding = None not in shapes
+
+    def _ours(self) -> list[KernelCacheLayer]:
+        return [layer for layer in self.layers if isinstance(layer, KernelCacheLayer)]
 
     def host_length(self) -> int:
         """Tokens cached, as an int; asks the device only if a foreign graph wrote last."""
-        return int(self.layers[0].get_seq_length())
+        return int(self._ours()[0].get_seq_length())
 
     def note_length(self, length: int) -> None:
         """Tell the host mirror what a graph of ours has just written."""
-        for layer in self.layers:
+        for layer in self._ours():
             layer.host_length = length
 
     def set_length(self, length: int) -> None:
-        """Cut or extend every layer to `length` tokens; what lies behind is overwritten later."""
-        for layer in self.layers:
+        """Cut every layer back to `length` tokens; what lies behind is overwritten later.
+
+        Raises ValueError where some layer cannot forget.
+        """
+        if not self.hides_padding:
+            raise ValueError("a cache with layers that hold more than keys and values cannot be cut back")
+        for layer in self._ours():
             layer.set_length(length)
 
 

@@ -115,14 +115,19 @@ class GenerationHooks:
         model = self.session.model
         check_cache_fits(
             model,
-            shapes.layers,
+            shapes.ours,
             chip=chip(self.session.generation) if self.session.generation else None,
             batch_size=rows,
             max_cache_len=length,
             dtype=shapes.dtype,
         )
         model_kwargs["past_key_values"] = KernelCache(
-            shapes.layers, batch_size=rows, max_cache_len=length, dtype=shapes.dtype, device=model.device
+            shapes.layers,
+            batch_size=rows,
+            max_cache_len=length,
+            dtype=shapes.dtype,
+            device=model.device,
+            config=model.config.get_text_config(decoder=True),
         )
         return None
 
@@ -133,7 +138,8 @@ class GenerationHooks:
         model_kwargs: dict[str, Any],
         is_first_iteration: bool = True,
     ) -> Any:
-        if not self._is_static():
+        cache = model_kwargs.get("past_key_values")
+        if not self._is_static() or not getattr(cache, "hides_padding", False):
             return self.original["_prefill"](
                 input_ids, generation_config, model_kwargs, is_first_iteration=is_first_iteration
             )

@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import (
     DynamicLayer,
-    DynamicSlidingWindowLayer,
     StaticCache,
     StaticLayer,
     StaticSlidingWindowLayer,
@@ -24,11 +23,24 @@ from tpu_kernels.runtime.kv_cache import LayerShape
 
 @dataclass(frozen=True)
 class CacheShapes:
-    """Shapes per layer and the dtype of the cached states; or, in `obstacle`, why our cache cannot hold them."""
+    """What each layer caches, and in which dtype; or, in `obstacle`, why our cache cannot serve the model.
 
-    layers: tuple[LayerShape, ...] = ()
+    A layer that is None keeps transformers' own cache layer, because it holds more than keys and values (recurrent or
+    convolutional state, an index). Padding is not invisible there.
+    """
+
+    layers: tuple[LayerShape | None, ...] = ()
     dtype: torch.dtype = torch.float32
     obstacle: str | None = None
+
+    @property
+    def hides_padding(self) -> bool:
+        """Whether tokens behind the cached length leave no trace, in every layer."""
+        return None not in self.layers
+
+    @property
+    def ours(self) -> tuple[LayerShape, ...]:
+        return tuple(layer for layer in self.layers if layer is not None)
 
 
 def probe_cache_shapes(model: PreTrainedModel) -> CacheShapes:
@@ -40,26 +52,33 @@ def probe_cache_shapes(model: PreTrainedModel) -> CacheShapes:
         return CacheShapes(obstacle="encoder-decoder models have a second cache")
     config = model.config.get_text_config(decoder=True)
     try:
-        kinds = {type(layer) for layer in StaticCache(config=config, max_cache_len=8).layers}
+        static = StaticCache(config=config, max_cache_len=8).layers
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         return CacheShapes(obstacle=f"transformers makes no static cache for it ({error})")
-    foreign = kinds - {StaticLayer, StaticSlidingWindowLayer}
-    if foreign:
-        names = ", ".join(sorted(kind.__name__ for kind in foreign))
-        return CacheShapes(obstacle=f"its cache has layers that hold more than keys and values ({names})")
+    ours = [type(layer) in (StaticLayer, StaticSlidingWindowLayer) for layer in static]
+    if not any(ours):
+        return CacheShapes(obstacle="no layer of it caches keys and values alone")
+    for layer in static:
+        if isinstance(layer, StaticSlidingWindowLayer) and type(layer) is not StaticSlidingWindowLayer:
+            return CacheShapes(obstacle=f"its cache counts tokens in Python ({type(layer).__name__})")
     try:
         layers = _probe(model, config)
     except Exception as error:
         return CacheShapes(obstacle=f"its forward cannot be traced without data ({str(error).splitlines()[0][:200]})")
-    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
-        return CacheShapes(obstacle="its cache has layers that hold more than keys and values")
-    if not all(layer.is_initialized for layer in layers):
+    if len(layers) != len(static):
+        return CacheShapes(obstacle=f"it has {len(static)} static cache layers and {len(layers)} dynamic ones")
+    kept = [layer for layer, is_ours in zip(layers, ours, strict=True) if is_ours]
+    if not all(layer.is_initialized for layer in kept):
         return CacheShapes(obstacle="some of its layers cache nothing")
-    shapes = tuple(LayerShape(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]) for layer in layers)
-    dtypes = {layer.keys.dtype for layer in layers} | {layer.values.dtype for layer in layers}
+    dtypes = {layer.keys.dtype for layer in kept} | {layer.values.dtype for layer in kept}
     if len(dtypes) != 1:
         return CacheShapes(obstacle=f"its layers cache several dtypes ({', '.join(map(str, dtypes))})")
+    shapes = tuple(_shape(layer) if is_ours else None for layer, is_ours in zip(layers, ours, strict=True))
     return CacheShapes(shapes, dtypes.pop())
+
+
+def _shape(layer: DynamicLayer) -> LayerShape:
+    return LayerShape(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1])
 
 
 def _probe(model: PreTrainedModel, config: PreTrainedConfig) -> list[Any]:
