@@ -22,7 +22,7 @@ from tpu_kernels.ops.attention.suite import (
     make_probe,
 )
 
-BFLOAT16_MODELS = ("qwen3-0.6b", "gpt-oss-20b", "gemma-2-9b", "phi-3-mini", "falcon-7b")
+BFLOAT16_MODELS = ("qwen3-0.6b", "gpt-oss-20b", "gemma-2-9b")
 
 
 def name_of(value: object) -> str:
@@ -44,7 +44,7 @@ def test_edges_in_float32(interpreted, probe: Probe) -> None:
     assert check_probe(interpreted, probe) is None
 
 
-@pytest.mark.parametrize("probe", list(edge_probes(torch.bfloat16))[:5], ids=name_of)
+@pytest.mark.parametrize("probe", list(edge_probes(torch.bfloat16))[:4], ids=name_of)
 def test_edges_in_bfloat16(interpreted, probe: Probe) -> None:
     assert check_probe(interpreted, probe) is None
 

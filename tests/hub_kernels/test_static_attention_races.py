@@ -14,7 +14,6 @@ CASES = (
     "qwen3-0.6b/prefill/small",
     "gpt-oss-20b/decode/small",
     "gpt-oss-20b/prefill/small",
-    "gemma-2-9b/prefill/small",
     "deepseek-v2-lite/decode/small",
 )
 
@@ -45,9 +44,8 @@ def test_copies_as_early_as_they_may_be(source, name: str) -> None:
     assert check_probe(attend, probe) is None
 
 
-@pytest.mark.parametrize("buffers", [2, 4])
-def test_other_ring_sizes(source, buffers: int) -> None:
-    attend = race_checked(source.attend, block_k=128, num_buffers=buffers)
+def test_a_ring_of_two(source) -> None:
+    attend = race_checked(source.attend, block_k=128, num_buffers=2)
     probe = next(probe for probe in edge_probes() if probe.name == "decode, edges")
     assert check_probe(attend, probe) is None
 

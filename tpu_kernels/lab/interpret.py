@@ -28,7 +28,11 @@ _reset_interpreter: Callable[[], None] = pltpu.reset_tpu_interpret_mode_state
 JaxAttend = Callable[..., Any]
 
 # Interpreted kernels are large programs over small arrays: nearly all of the time is XLA's.
-_QUICK_COMPILE: Final = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+_QUICK_COMPILE: Final = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 class KernelRaceError(TpuKernelsError):
