@@ -7,6 +7,7 @@
     │   └── DuplicateSpecError   two specs share one name
     ├── KernelLoadError          a Hub kernel could not be found, trusted or imported
     ├── KernelRejectedError      a kernel does not fit the layer it was asked to replace
+    ├── KernelFailedError        a kernel failed when it was traced, compiled or first run
     ├── NoMatchError             nothing in the model matches any spec
     ├── ModelNotOnTpuError       the model is not where its kernels would run
     ├── ModelStructureError      no transformers model was found in the given object
@@ -68,6 +69,10 @@ class KernelLoadError(TpuKernelsError):
 
 class KernelRejectedError(TpuKernelsError):
     """A kernel does not fit the layer that it was asked to replace."""
+
+
+class KernelFailedError(TpuKernelsError):
+    """A kernel failed when it was traced, compiled or first run."""
 
 
 class NoMatchError(TpuKernelsError):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.kernels import copy_of_bundled, edit
 from tpu_kernels import KernelLoadError, KernelSpec, load_registry
 from tpu_kernels.lab.build_variant import build_variant
 from tpu_kernels.runtime.hub import load_kernel
@@ -18,10 +19,7 @@ from tpu_kernels.specs import HubSource, PathSource, Requires
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A copy of the bundled kernel repository that a test may spoil."""
-    bundled = load_registry().get("attention/static-attention").kernel_folder
-    assert bundled is not None
-    return Path(shutil.copytree(bundled, tmp_path / "kernel", ignore=shutil.ignore_patterns("__pycache__")))
+    return copy_of_bundled(tmp_path)
 
 
 def spec_of(source: PathSource | HubSource, function: str = "static_attention") -> KernelSpec:
@@ -37,14 +35,6 @@ def spec_of(source: PathSource | HubSource, function: str = "static_attention") 
 
 def at(folder: Path, function: str = "static_attention") -> KernelSpec:
     return spec_of(PathSource(path=str(folder)), function)
-
-
-def edit(repository: Path, name: str, old: str, new: str) -> None:
-    """Change a source file of the repository and build it anew."""
-    path = repository / "torch-ext" / "static_attention" / name
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-    build_variant(repository)
 
 
 def test_the_bundled_kernel_is_loaded_through_kernels_with_its_provenance() -> None:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from tpu_kernels._logging import logger
 from tpu_kernels.apply.generation.buckets import check_chunk
 from tpu_kernels.apply.generation.hooks import GenerationHooks
+from tpu_kernels.apply.late_failure import EagerFailure
 from tpu_kernels.apply.report import EnableReport, ReportEntry
 from tpu_kernels.apply.session import SESSION_ATTRIBUTE, Session, Settings, session_of
 from tpu_kernels.errors import (
@@ -111,6 +112,8 @@ def _swap(
             tuning=tuning,
             log=session.log,
         )
+        dispatch.on_failure = EagerFailure(session)
+        session.layers.append(dispatch)
         session.journal.set_attribute(layer.module, LAYER_ATTRIBUTE, dispatch)
         entries.append(_report_entry(entry, kernel, reason))
     return tuple(entries)
@@ -132,6 +135,7 @@ def enable_tpu_kernels(
     on_reject: OnReject = "fallback",
     max_cache_len: int | None = None,
     prefill_chunk: int | None = None,
+    check: bool = False,
 ) -> EnableReport:
     """Swap the layers of a transformers model on a TPU for kernels, in place, and let `generate` use them.
 
@@ -140,15 +144,18 @@ def enable_tpu_kernels(
     include        glob patterns over module paths: only these layers (`model.layers.0.*`)
     exclude        glob patterns: not these layers
     policy         "auto" takes a kernel where it is right and not known to lose, "always" wherever it is right
-    on_reject      "fallback" keeps a layer that no kernel fits, "error" raises and leaves the model as it was
+    on_reject      "fallback" keeps a layer that no kernel fits, or whose kernel fails later; "error" raises and leaves
+                   the model as it was
     max_cache_len  longest key/value cache in tokens; by default each call gets the next bucket (256, 512, …)
     prefill_chunk  tokens per prefill step, a power of two from 8 to 1024 (default 256)
+    check          look at the output of each graph's first run (it costs a wait): one that is not finite counts as a
+                   failed kernel
 
     Returns a report: what was swapped and kept, with reasons; `report.undo()` puts the model back. Enabling twice
     returns the first report. With the environment variable TPU_KERNELS_DISABLE=1 nothing is done.
 
     Raises ModelNotOnTpuError, ModelStructureError, NoMatchError, StackError, SpecError; with on_reject="error" also
-    KernelRejectedError and KernelLoadError.
+    KernelRejectedError and KernelLoadError, and the model's later calls KernelFailedError.
     """
     if on_reject not in ("fallback", "error"):
         raise ValueError(f'on_reject must be "fallback" or "error", got {on_reject!r}')
@@ -157,7 +164,7 @@ def enable_tpu_kernels(
     if prefill_chunk is not None:
         check_chunk(prefill_chunk)
     inner = unwrap(model)
-    settings = Settings(max_cache_len, prefill_chunk)
+    settings = Settings(max_cache_len, prefill_chunk, on_reject, check)
     session = session_of(inner)
     if session is not None and session.report is not None:
         if session.settings != settings or specs or include is not None or exclude is not None:

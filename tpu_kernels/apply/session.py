@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
 from tpu_kernels.apply.journal import Journal
 from tpu_kernels.apply.own_config import OwnConfigs
 from tpu_kernels.apply.report import EnableReport, ReportEntry
-from tpu_kernels.runtime.dispatch import CallLog
+from tpu_kernels.runtime.dispatch import CallLog, LayerDispatch
 
 SESSION_ATTRIBUTE = "_tpu_kernels_session"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked of `enable_tpu_kernels`, as far as `generate` needs it."""
+    """What the user asked of `enable_tpu_kernels`, as far as a running model needs it."""
 
     max_cache_len: int | None = None
     prefill_chunk: int | None = None
+    on_reject: Literal["fallback", "error"] = "fallback"
+    check: bool = False
 
 
 @dataclass(eq=False)
@@ -38,7 +40,9 @@ class Session:
     configs: OwnConfigs = field(default_factory=OwnConfigs)
     log: CallLog = field(default_factory=CallLog)
     notes: Counter[str] = field(default_factory=Counter)
+    failures: int = 0
     entries: tuple[ReportEntry, ...] = ()
+    layers: list[LayerDispatch] = field(default_factory=list)
     enabled: bool = False
     layer_shapes: Any = None
     report: EnableReport | None = None

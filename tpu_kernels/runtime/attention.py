@@ -169,13 +169,14 @@ def attention_forward(
     if not use_kernel:
         return run_fallback(fallback, module, query, key, value, attention_mask, **kwargs)
     scaling = kwargs.get("scaling")
-    output = layer.call_kernel(
-        query,
-        key,
-        value,
-        attention_mask,
-        sinks,
-        scale=float(query.shape[-1] ** -0.5 if scaling is None else scaling),
-        softcap=None if softcap is None else float(softcap),
-    )
+    scale = float(query.shape[-1] ** -0.5 if scaling is None else scaling)
+    cap = None if softcap is None else float(softcap)
+    if torch.compiler.is_compiling():
+        output = layer.call_kernel(query, key, value, attention_mask, sinks, scale=scale, softcap=cap)
+    else:
+        tried = layer.try_kernel(query, key, value, attention_mask, sinks, scale=scale, softcap=cap)
+        if tried is None:
+            layer.note_fallback(fallback)
+            return run_fallback(fallback, module, query, key, value, attention_mask, **kwargs)
+        output = tried
     return output.transpose(1, 2).contiguous(), None

@@ -8,7 +8,7 @@ whoever runs it (`Program`). An eager call decides, and counts, every time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -68,6 +68,7 @@ class CallLog:
         self.eager: dict[Decision, int] = {}
         self.foreign: dict[Decision, int] = {}
         self.programs: list[Program] = []
+        self.proven: set[tuple[Any, ...]] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CallLog:
         """The log of a copied model starts empty: the calls were the original's."""
@@ -84,6 +85,12 @@ class CallLog:
         else:
             self.foreign[decision] = 0
 
+    def retract(self, decision: Decision) -> None:
+        """Take back one eager call."""
+        count = self.eager.pop(decision, 0) - 1
+        if count > 0:
+            self.eager[decision] = count
+
     def steps(self) -> dict[Decision, int]:
         """How many steps took each decision; 0 for a graph that was traced outside of `generate`."""
         counts = dict(self.foreign)
@@ -93,12 +100,6 @@ class CallLog:
             for decision in program.decisions.values():
                 counts[decision] = counts.get(decision, 0) + program.runs
         return counts
-
-    def clear(self) -> None:
-        self.eager.clear()
-        self.foreign.clear()
-        for program in self.programs:
-            program.runs = 0
 
 
 class LayerDispatch:
@@ -122,6 +123,18 @@ class LayerDispatch:
         self.generation = generation
         self.tuning = tuning
         self.log = log
+        self.on_failure: Callable[[LayerDispatch, Exception], None] | None = None
+        self._retired: LoadedKernel | None = None
+        self._last: Decision | None = None
+
+    def retire(self, reason: str) -> None:
+        """Do without the kernel from now on."""
+        self._retired, self.kernel, self.reason = self.kernel, None, reason
+
+    def reinstate(self, specs: list[str]) -> None:
+        """Take the retired kernel back if it is one of `specs`."""
+        if self._retired is not None and self._retired.spec.name in specs:
+            self.kernel, self._retired = self._retired, None
 
     def _against(self, facts: LayerFacts, obstacle: str | None) -> str | None:
         """Why the kernel cannot take the call, or None."""
@@ -152,9 +165,36 @@ class LayerDispatch:
         else:
             decision = Decision(self.path, phase, fallback, against or "", False)
         self.log.note(decision, tracing=tracing)
+        self._last = decision
         return decision.is_kernel
 
     def call_kernel(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The kernel's output; whatever it raises goes through."""
         if self.kernel is None:
             raise RuntimeError(f"{self.path} has no kernel")
         return self.kernel.entry(*args, **kwargs, **self.tuning)
+
+    def note_fallback(self, fallback: str) -> None:
+        """The eager call that was just decided for the kernel ran the fallback in the end."""
+        if self._last is not None:
+            self.log.retract(self._last)
+            decision = Decision(self.path, self._last.phase, fallback, self.reason, False)
+            self.log.note(decision, tracing=False)
+
+    def try_kernel(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        """The kernel's output in an eager call, or None where it failed and `on_failure` let the fallback run.
+
+        Eager programs are compiled and run later, so the first call of its kind is waited for.
+        """
+        kind = self.path, *((arg.dtype, arg.shape) for arg in args if isinstance(arg, torch.Tensor))
+        try:
+            output = self.call_kernel(*args, **kwargs)
+            if kind not in self.log.proven:
+                output.cpu()
+                self.log.proven.add(kind)
+            return output
+        except Exception as error:
+            if self.on_failure is None:
+                raise
+            self.on_failure(self, error)
+            return None

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from transformers import CompileConfig, PreTrainedModel
 
-from tpu_kernels.runtime.dispatch import CallLog, Program, traced_into
+from tpu_kernels.apply.late_failure import not_finite, reinstate, retire, suspects, telling_line
+from tpu_kernels.apply.session import Session
+from tpu_kernels.errors import KernelFailedError
+from tpu_kernels.runtime.dispatch import Program, traced_into
 from tpu_kernels.runtime.kv_cache import KernelCache
 
 
@@ -54,35 +57,73 @@ def _forward_with_own_code(model: PreTrainedModel, name: str) -> Callable[..., A
 
 
 class CompiledForwards:
-    """Compiled calls of one model, made as they are needed. A deep copy starts empty."""
+    """Compiled calls of one enabled model, made as they are needed. A deep copy starts empty."""
 
-    def __init__(self, log: CallLog) -> None:
-        self._log = log
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._compiled: dict[tuple[Any, ...], tuple[Program, Callable[..., Any]]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForwards:
         import copy
 
-        return CompiledForwards(copy.deepcopy(self._log, memo))
+        return CompiledForwards(copy.deepcopy(self._session, memo))
 
-    def __call__(self, model: PreTrainedModel, config: CompileConfig | None, **inputs: Any) -> Any:
-        """Run the forward for these inputs, compiled; `past_key_values` is a KernelCache."""
+    def __call__(self, config: CompileConfig | None, **inputs: Any) -> Any:
+        """Run the forward for these inputs, compiled; `past_key_values` is a KernelCache.
+
+        Where a graph fails in its first run and holds kernels, it is made once more without them.
+        """
         cache: KernelCache = inputs["past_key_values"]
-        batch, tokens = inputs["input_ids"].shape
-        phase = "decode" if tokens == 1 else "prefill"
         length = cache.host_length()
+        key, program, compiled = self._program(config, cache, inputs)
+        first, failures = program.runs == 0, self._session.failures
+        try:
+            outputs = self._run(program, compiled, inputs)
+            line = not_finite(outputs) if first and self._session.settings.check else None
+            failure = None
+        except KernelFailedError:
+            raise
+        except Exception as error:
+            failed = suspects(program)
+            if not first or not failed:
+                raise
+            line, failure = telling_line(error), error
+        if line is not None and (failed := suspects(program)):
+            self._forget(key, program)
+            retire(self._session, failed, line, failure)
+            if cache.hides_padding:
+                cache.set_length(length)
+            try:
+                return self(config, **inputs)
+            except Exception:
+                reinstate(self._session, failed)
+                raise (failure or KernelFailedError(line)) from None
+        if self._session.failures != failures:
+            # Dynamo left the graph to Python, where the kernel failed and the fallback ran: trace it anew next time.
+            self._forget(key, program)
+        program.runs += 1
+        cache.note_length(length + inputs["input_ids"].shape[1])
+        return outputs
+
+    def _program(
+        self, config: CompileConfig | None, cache: KernelCache, inputs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Program, Callable[..., Any]]:
+        batch, tokens = inputs["input_ids"].shape
         options = tpu_compile_config(config)
         key = (cache.get_max_length(), options["fullgraph"], _signature(inputs))
         if key not in self._compiled:
-            name = f"{phase} batch {batch} tokens {tokens} cache {cache.get_max_length()}"
+            name = f"{'decode' if tokens == 1 else 'prefill'} batch {batch} tokens {tokens} cache {key[0]}"
             name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
             program = Program(name)
-            forward = _forward_with_own_code(model, name.replace(" ", "_"))
+            forward = _forward_with_own_code(self._session.model, name.replace(" ", "_"))
             self._compiled[key] = (program, torch.compile(forward, **options))
-            self._log.programs.append(program)
-        program, compiled = self._compiled[key]
+            self._session.log.programs.append(program)
+        return key, *self._compiled[key]
+
+    def _run(self, program: Program, compiled: Callable[..., Any], inputs: dict[str, Any]) -> Any:
         with traced_into(program), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-            outputs = compiled(**inputs)
-        program.runs += 1
-        cache.note_length(length + tokens)
-        return outputs
+            return compiled(**inputs)
+
+    def _forget(self, key: tuple[Any, ...], program: Program) -> None:
+        del self._compiled[key]
+        self._session.log.programs.remove(program)

@@ -44,7 +44,7 @@ class GenerationHooks:
 
     def install(self) -> None:
         session = self.session
-        self.compiled = CompiledForwards(session.log)
+        self.compiled = CompiledForwards(session)
         for name in HOOKED_METHODS:
             if hasattr(session.model, name):
                 self.original[name] = getattr(session.model, name)
@@ -158,7 +158,7 @@ class GenerationHooks:
 
     def get_compiled_call(self, compile_config: CompileConfig | None) -> Callable[..., Any]:
         if self._is_static() and self.compiled is not None:
-            return functools.partial(self.compiled, self.session.model, compile_config)
+            return functools.partial(self.compiled, compile_config)
         if compile_config is not None:
             compile_config = CompileConfig(mode="default", **tpu_compile_config(compile_config))
         forward: Callable[..., Any] = self.original["get_compiled_call"](compile_config)
