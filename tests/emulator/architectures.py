@@ -41,15 +41,22 @@ def check(name: str) -> dict[str, Any]:
     # transformers compiles one function for all models; after eight of them it would run eagerly.
     torch.compiler.reset()
     torch.manual_seed(0)
-    config = getattr(transformers, entry["config"])(**entry["arguments"])
+    config_class = getattr(transformers, entry["config"])
     model_class = getattr(transformers, entry["model"])
-    config._attn_implementation = "eager"
-    reference = biting_weights_(model_class(config).float()).eval()
-    config = getattr(transformers, entry["config"])(**entry["arguments"])
-    model = model_class(config).float().eval()
+
+    def config() -> Any:
+        whole = config_class(**entry["arguments"])
+        # A language model inside a larger one takes the text part of the configuration.
+        inner = type(whole).sub_configs.get("text_config")
+        return whole.get_text_config() if model_class.config_class is inner else whole
+
+    eager = config()
+    eager._attn_implementation = "eager"
+    reference = biting_weights_(model_class(eager).float()).eval()
+    model = model_class(config()).float().eval()
     model.load_state_dict(reference.state_dict())
     model = model.to("tpu")
-    tokens = torch.randint(3, config.get_text_config().vocab_size, (1, PROMPT))
+    tokens = torch.randint(3, eager.get_text_config().vocab_size, (1, PROMPT))
     expected, expected_logits = _generate(reference, tokens)
     got, logits = _generate(model, tokens.to(model.device), cache_implementation="static")
     best = expected_logits.topk(2).values
