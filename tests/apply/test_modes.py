@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from tests.support.models import TINY, Pair, build, generate_reference, left_padded, on_tpu, prompt
-from tpu_kernels import emulator, enable_tpu_kernels
+from tpu_kernels import StackError, emulator, enable_tpu_kernels
 from tpu_kernels.demo import demo_model_path
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
@@ -94,6 +94,48 @@ def test_a_cache_continued_at_an_odd_place_up_to_its_end(qwen3: Pair) -> None:
     assert torch.equal(got.sequences, generate_reference(qwen3.reference, whole, 5)[0])
 
 
+def test_a_returned_cache_grows_to_the_next_bucket(qwen3: Pair) -> None:
+    ids = prompt(30)
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        first = qwen3.model.generate(ids, return_dict_in_generate=True, **GREEDY)
+        whole = torch.cat((first.sequences, prompt(240, seed=6)), dim=1)
+        cache = first.past_key_values
+        got = qwen3.model.generate(whole, past_key_values=cache, **GREEDY)
+        assert cache.get_max_length() == 512 and cache.get_seq_length() == whole.shape[1] + 4
+        assert not report.notes
+    assert torch.equal(got, generate_reference(qwen3.reference, whole, 5)[0])
+
+
+@pytest.mark.parametrize("sample", [False, True], ids=["beam search", "beam sample"])
+def test_beams(qwen3: Pair, sample: bool) -> None:
+    ids, mask = left_padded([9, 30])
+    kwargs: dict[str, Any] = {**GREEDY, "num_beams": 3, "num_return_sequences": 2, "do_sample": sample}
+    torch.manual_seed(4)
+    want = qwen3.reference.generate(ids, attention_mask=mask, **kwargs)
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        torch.manual_seed(4)
+        assert torch.equal(qwen3.model.generate(ids, attention_mask=mask, **kwargs), want)
+        assert not report.notes and all(call.is_kernel for call in report.calls)
+
+
+def test_warm_up_leaves_nothing_to_compile(qwen3: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        steps = report.warm_up(batch_sizes=[2, 1], max_lens=[100])
+        assert [(step.batch_size, step.max_len, len(step.programs)) for step in steps] == [(1, 100, 2), (2, 100, 2)]
+        assert all(step.seconds > 0 for step in steps) and "2/2" in capsys.readouterr().err
+        before = emulator.compilations()
+        for lengths in ([40], [7, 60]):
+            ids, mask = left_padded(lengths)
+            got = qwen3.model.generate(ids, attention_mask=mask, **GREEDY)
+            want = generate_reference(qwen3.reference, ids[-1:, -lengths[-1] :], 5)[0]
+            assert torch.equal(got[-1:, -lengths[-1] - 5 :], want)
+        assert emulator.compilations() == before
+        with pytest.raises(ValueError, match="batch sizes from 1 and lengths from 2, got 0 and 100"):
+            report.warm_up([0], [100])
+    with pytest.raises(StackError, match="not enabled"):
+        report.warm_up()
+
+
 def test_a_mask_with_a_hole_runs_the_fallback_and_is_counted_apart(qwen3: Pair) -> None:
     ids, whole = prompt(20), torch.ones(1, 20, dtype=torch.int64)
     hole = whole.clone()
@@ -161,8 +203,6 @@ def test_max_cache_len_of_the_call_prepares_a_longer_cache(qwen3: Pair) -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        ({"num_beams": 2}, "beam search"),
-        ({"num_beams": 2, "do_sample": True}, "beam sample"),
         ({"use_cache": False}, "use_cache=False"),
         ({"cache_implementation": "dynamic"}, "cache_implementation='dynamic'"),
         ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),

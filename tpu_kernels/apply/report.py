@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tpu_kernels.apply.generation.warm_up import WarmUpStep, warm_up
+from tpu_kernels.errors import StackError
 from tpu_kernels.plan.table import render_rows
 from tpu_kernels.runtime.dispatch import Decision
 
@@ -92,6 +95,18 @@ class EnableReport:
         for program in self._session.log.programs if self._session is not None else ():
             runs[program.name] += program.runs
         return dict(runs)
+
+    def warm_up(
+        self, batch_sizes: Iterable[int] = (1,), max_lens: Iterable[int] = (256,), *, progress: bool = True
+    ) -> tuple[WarmUpStep, ...]:
+        """Compile ahead what `generate` will run for these batch sizes and lengths (prompt and new tokens together).
+
+        One entry is returned per pair, with its wall seconds and the graphs that were compiled; `progress` shows a bar
+        on stderr. Raises StackError where the model is not enabled any more, and whatever `generate` raises.
+        """
+        if self._session is None or not self._session.enabled:
+            raise StackError("warm_up needs an enabled model; this report's model is not enabled (any more).")
+        return warm_up(self._session, batch_sizes, max_lens, progress=progress)
 
     @property
     def enabled(self) -> bool:

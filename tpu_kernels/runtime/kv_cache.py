@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedConfig, cache_utils
 
 
@@ -32,6 +33,7 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
     """Keys `[batch, heads, max_cache_len, key_dim]` and values of one layer, written in place at a device counter."""
 
     host_length: int | None
+    max_cache_len: int
 
     def __init__(
         self,
@@ -78,6 +80,12 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
         self.cumulative_length.copy_(torch.full((1,), length, dtype=torch.int64))
         self.host_length = length
 
+    def grow(self, max_cache_len: int) -> None:
+        """Make room for `max_cache_len` tokens; what is cached stays."""
+        missing = (0, 0, 0, max_cache_len - self.max_cache_len)
+        self.keys, self.values = F.pad(self.keys, missing), F.pad(self.values, missing)
+        self.max_cache_len = max_cache_len
+
     def reset(self) -> None:
         self.keys.zero_()
         self.values.zero_()
@@ -121,6 +129,16 @@ class KernelCache(cache_utils.StaticCache):  # type: ignore[misc]
         """Tell the host mirror what a graph of ours has just written."""
         for layer in self._ours():
             layer.host_length = length
+
+    def grow(self, max_cache_len: int) -> None:
+        """Make room for `max_cache_len` tokens, in place; what is cached stays.
+
+        Raises ValueError where some layer is not ours.
+        """
+        if not self.hides_padding:
+            raise ValueError("a cache with layers that hold more than keys and values cannot grow")
+        for layer in self._ours():
+            layer.grow(max_cache_len)
 
     def set_length(self, length: int) -> None:
         """Cut every layer back to `length` tokens; what lies behind is overwritten later.

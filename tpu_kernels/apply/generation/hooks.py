@@ -31,7 +31,14 @@ from tpu_kernels.runtime.kv_cache import KernelCache
 
 _static_session: ContextVar[Session | None] = ContextVar("tpu_kernels_static_session", default=None)
 
-HOOKED_METHODS = ("generate", "_prepare_cache_for_generation", "_prefill", "get_compiled_call")
+HOOKED_METHODS = (
+    "generate",
+    "_prepare_cache_for_generation",
+    "_prefill",
+    "get_compiled_call",
+    "generate_batch",
+    "init_continuous_batching",
+)
 
 
 @dataclass(eq=False)
@@ -75,6 +82,7 @@ class GenerationHooks:
             session.note(f"generate ran the plain way: {reason}")
             with session.configs.original_attention():
                 return self.original["generate"](*args, **kwargs)
+        session.configs.use_ours()
         token = _static_session.set(session)
         try:
             moved = {name: _to_device(value, torch.device("cpu")) for name, value in arguments.items()}
@@ -91,37 +99,42 @@ class GenerationHooks:
         max_cache_length: int,
     ) -> Any:
         given = model_kwargs.get("past_key_values")
-        if isinstance(given, StaticCache) and max_cache_length > given.get_max_length() > 0:
-            raise CacheTooSmallError(
-                explain(
-                    "the cache passed to generate is too short.",
-                    needs=f"prompt and new tokens, less the last: {max_cache_length} positions",
-                    got=f"a {type(given).__name__} of {given.get_max_length()}",
-                    next_step="lower max_new_tokens, or start again without past_key_values.",
-                )
-            )
-        if not self._is_static() or given is not None:
+        if not self._is_static() or (given is not None and not isinstance(given, KernelCache)):
+            _refuse_short_cache(given, max_cache_length)
             return self.original["_prepare_cache_for_generation"](
                 generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
             )
-        shapes = self._shapes()
-        rows = batch_size * max(generation_config.num_beams, generation_config.num_return_sequences)
         length = cache_length(
             max_cache_length,
             chunk=self.chunk,
             limit=self.session.settings.max_cache_len,
             floor=generation_config.max_cache_len,
         )
-        model = self.session.model
+        if given is None:
+            rows = batch_size * max(generation_config.num_beams, generation_config.num_return_sequences)
+            model_kwargs["past_key_values"] = self._new_cache(rows, length)
+        elif max_cache_length > given.get_max_length():
+            if not given.hides_padding:
+                _refuse_short_cache(given, max_cache_length)
+            self._check_fits(given.batch_size, length)
+            given.grow(length)
+        return None
+
+    def _check_fits(self, rows: int, length: int) -> None:
+        shapes, generation = self._shapes(), self.session.generation
         check_cache_fits(
-            model,
+            self.session.model,
             shapes.ours,
-            chip=chip(self.session.generation) if self.session.generation else None,
+            chip=chip(generation) if generation else None,
             batch_size=rows,
             max_cache_len=length,
             dtype=shapes.dtype,
         )
-        model_kwargs["past_key_values"] = KernelCache(
+
+    def _new_cache(self, rows: int, length: int) -> KernelCache:
+        self._check_fits(rows, length)
+        model, shapes = self.session.model, self._shapes()
+        return KernelCache(
             shapes.layers,
             batch_size=rows,
             max_cache_len=length,
@@ -129,7 +142,6 @@ class GenerationHooks:
             device=model.device,
             config=model.config.get_text_config(decoder=True),
         )
-        return None
 
     def _prefill(
         self,
@@ -156,6 +168,18 @@ class GenerationHooks:
         forward = model.get_compiled_call(generation_config.compile_config) if compiling else model.__call__
         return prefill(model, forward, input_ids, model_kwargs, total=total, chunk=self.chunk)
 
+    def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
+        return self._with_original_attention("generate_batch", *args, **kwargs)
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        return self._with_original_attention("init_continuous_batching", *args, **kwargs)
+
+    def _with_original_attention(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Continuous batching pages its cache, which is not ours: it runs as without us."""
+        self.session.note(f"{name} ran the plain way: continuous batching")
+        with self.session.configs.original_attention():
+            return self.original[name](*args, **kwargs)
+
     def get_compiled_call(self, compile_config: CompileConfig | None) -> Callable[..., Any]:
         if self._is_static() and self.compiled is not None:
             return functools.partial(self.compiled, compile_config)
@@ -179,6 +203,19 @@ class Hook:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._hooks, self._name)(*args, **kwargs)
+
+
+def _refuse_short_cache(given: Any, needed: int) -> None:
+    """Raise CacheTooSmallError for a static cache of the caller's own that `needed` positions do not fit."""
+    if isinstance(given, StaticCache) and needed > given.get_max_length() > 0:
+        raise CacheTooSmallError(
+            explain(
+                "the cache passed to generate is too short.",
+                needs=f"prompt and new tokens, less the last: {needed} positions",
+                got=f"a {type(given).__name__} of {given.get_max_length()}",
+                next_step="lower max_new_tokens, or start again without past_key_values.",
+            )
+        )
 
 
 def _token_device(arguments: dict[str, Any]) -> torch.device:

@@ -12,7 +12,9 @@ from transformers.generation import GenerationMode
 
 from tpu_kernels.runtime.kv_cache import KernelCache
 
-_STATIC_MODES = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
+_STATIC_MODES = frozenset(
+    {GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE}
+)
 _STATIC_CACHES = frozenset({None, "static", "hybrid"})
 _PER_TOKEN = frozenset({"input_ids", "attention_mask", "position_ids", "token_type_ids"})
 _MODE_ARGUMENTS = frozenset({"tokenizer", "assistant_tokenizer"})
