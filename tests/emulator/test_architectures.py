@@ -1,4 +1,4 @@
-"""Architectures in the emulator: a fixed few of each kind, and some others each day.
+"""Architectures in the emulator: a fixed few of each kind, and another each day.
 
 All of them: `python -m tests.emulator.sweep`.
 """
@@ -14,7 +14,7 @@ from tests.emulator.sweep import HELD_BACK, right
 
 # Dense, experts (grouped matmul), state space (scan) with experts.
 FIXED = ("llama", "mixtral", "bamba")
-PER_DAY = 2
+PER_DAY = 1
 
 
 def _of_today() -> list[str]:

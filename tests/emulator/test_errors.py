@@ -52,18 +52,6 @@ def test_torch_tpu_of_an_untried_minor_version() -> None:
     assert "TPU_KERNELS_EMULATOR_FORCE=1" in process.stderr
 
 
-def test_torch_tpu_of_an_untried_version_forced() -> None:
-    process = python("-c", f"{_tried('0.1.4')}; {START}; {DEVICE}", TPU_KERNELS_EMULATOR_FORCE="1")
-    assert process.stdout == "[2.0, 2.0]\n", process.stderr
-    assert "UserWarning: The emulated TPU has not been tried with torch_tpu 0.2.0." in process.stderr
-
-
-def test_torch_tpu_of_an_untried_patch_release_warns() -> None:
-    process = python("-c", f"{_tried('0.2.9')}; {START}; {DEVICE}")
-    assert process.stdout == "[2.0, 2.0]\n", process.stderr
-    assert "UserWarning: The emulated TPU has not been tried with torch_tpu 0.2.0." in process.stderr
-
-
 def test_machine_with_a_tpu(tmp_path: Path) -> None:
     add_pci_device(tmp_path, "0000:00:04.0", device="0x006f", vfio_group="2")
     process = python("-c", START, TPU_KERNELS_SYSROOT=str(tmp_path))
@@ -73,11 +61,22 @@ def test_machine_with_a_tpu(tmp_path: Path) -> None:
     assert "run the program as it is, without the emulator" in process.stderr
 
 
-def test_machine_with_a_tpu_forced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tried", "start", "variable"),
+    [("0.1.4", "emulator.start(force=True)", "0"), ("0.2.9", "emulator.start()", "1")],
+    ids=["argument-and-minor-version", "variable-and-patch-release"],
+)
+def test_forced(tmp_path: Path, tried: str, start: str, variable: str) -> None:
     add_pci_device(tmp_path, "0000:00:04.0", device="0x006f", vfio_group="2")
-    code = f"from tpu_kernels import emulator; emulator.start(force=True); {DEVICE}"
-    process = python("-c", code, TPU_KERNELS_SYSROOT=str(tmp_path))
+    code = f"{_tried(tried)}; from tpu_kernels import emulator; {start}; {DEVICE}"
+    process = python("-c", code, TPU_KERNELS_SYSROOT=str(tmp_path), TPU_KERNELS_EMULATOR_FORCE=variable)
     assert process.stdout == "[2.0, 2.0]\n", process.stderr
+    assert "UserWarning: The emulated TPU has not been tried with torch_tpu 0.2.0." in process.stderr
+
+
+def test_torch_tpu_of_an_untried_patch_release_is_no_refusal() -> None:
+    code = f"{_tried('0.2.9')}; preflight.check_torch_tpu(force=False); print('went on')"
+    assert python("-c", code).stdout == "went on\n"
 
 
 def test_pytest_plugin_reports_a_refusal_as_a_usage_error(tmp_path: Path) -> None:
