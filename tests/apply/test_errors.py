@@ -92,7 +92,7 @@ def test_rejected_with_on_reject_error(qwen3: Pair) -> None:
 def test_a_kernel_that_does_not_load(qwen3: Pair, tmp_path: object) -> None:
     loose = Requires(dtypes=("float32",), features=("causal", "left_padding", "grouped_heads"))
     missing = spec(source=PathSource(path=str(tmp_path)), requires=loose)
-    with pytest.raises(KernelLoadError, match=r"no TPU build[\s\S]*metadata.json[\s\S]*no such file"):
+    with pytest.raises(KernelLoadError, match=r"no TPU build[\s\S]*metadata.json[\s\S]*no folder"):
         enable_tpu_kernels(qwen3.model, specs=[missing], on_reject="error")
     assert "generate" not in vars(qwen3.model)
     with enable_tpu_kernels(qwen3.model, specs=[missing]) as report:
