@@ -1,0 +1,109 @@
+"""Calls past generate: training, direct calls, a user's own compile, pipelines, PEFT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    pipeline,
+)
+
+from tests.support.models import TINY, Pair, build, on_tpu, prompt
+from tpu_kernels import enable_tpu_kernels
+from tpu_kernels.demo import demo_model_path
+
+GREEDY: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+
+
+def test_training_mode_and_gradients_run_the_original_layers(qwen3: Pair) -> None:
+    ids = prompt(10).to("tpu")
+    reference = qwen3.reference(ids.cpu(), labels=ids.cpu())
+    with enable_tpu_kernels(qwen3.model) as report:
+        out = qwen3.model(ids, labels=ids)
+        out.loss.backward()
+        weight = qwen3.model.model.layers[0].self_attn.q_proj.weight
+        assert weight.grad is not None and bool(weight.grad.abs().sum() > 0)
+        qwen3.model.zero_grad(set_to_none=True)
+        torch.testing.assert_close(out.logits.detach().cpu(), reference.logits.detach(), atol=1e-3, rtol=0)
+        assert {call.reason.split(" (")[0] for call in report.calls} == {"gradients are wanted"}
+        qwen3.model.train()
+        try:
+            with torch.no_grad():
+                qwen3.model(ids)
+            qwen3.model.generate(prompt(4), max_new_tokens=2, do_sample=False)
+        finally:
+            qwen3.model.eval()
+        assert "the model is in training mode" in {call.reason for call in report.calls}
+        assert "generate ran the plain way: the model is in training mode (1 x)" in report.notes
+        assert not any(call.is_kernel for call in report.calls)
+
+
+def test_direct_calls_are_right_by_kernel_or_fallback(qwen3: Pair) -> None:
+    ids = prompt(128)
+    matrix = torch.rand(1, 1, 128, 128, generator=torch.Generator().manual_seed(1)) > 0.5
+    matrix = (matrix | torch.eye(128, dtype=torch.bool)) & torch.ones(128, 128, dtype=torch.bool).tril()
+    right = torch.ones_like(ids)
+    right[:, 100:] = 0
+    with enable_tpu_kernels(qwen3.model) as report, torch.no_grad():
+        for mask, kept in ((None, slice(None)), (matrix, slice(None)), (right, slice(0, 100))):
+            want = qwen3.reference(ids, attention_mask=_additive(mask)).logits
+            moved = None if mask is None else mask.to("tpu")
+            got = qwen3.model(ids.to("tpu"), attention_mask=moved).logits.cpu()
+            torch.testing.assert_close(got[:, kept], want[:, kept], atol=1e-3, rtol=0)
+        by_kernel = {call.is_kernel: call.steps for call in report.calls if call.path.endswith("0.self_attn")}
+        assert by_kernel == {True: 2, False: 1}
+        reasons = {call.reason for call in report.calls if not call.is_kernel}
+        assert reasons == {"the mask is not an interval of keys in every row"}
+
+
+def test_a_graph_that_the_user_compiles_is_right(qwen3: Pair) -> None:
+    ids = prompt(128)
+    with enable_tpu_kernels(qwen3.model) as report, torch.no_grad():
+        compiled = torch.compile(qwen3.model, backend="tpu", dynamic=False, fullgraph=True)
+        got = compiled(ids.to("tpu")).logits.cpu()
+        assert {(call.reason, call.steps) for call in report.calls} == {
+            ("the mask is not an interval of keys in every row", 0)
+        }
+    torch.testing.assert_close(got, qwen3.reference(ids).logits, atol=1e-3, rtol=0)
+
+
+def _additive(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """The reference runs eager attention, which adds a 4-D mask to the scores."""
+    if mask is None or mask.ndim == 2:
+        return mask
+    return torch.where(mask, 0.0, torch.finfo(torch.float32).min)
+
+
+def test_the_text_generation_pipeline() -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(demo_model_path())
+    config = Qwen3Config(**{**TINY, "vocab_size": len(tokenizer)}, num_hidden_layers=1)
+    reference = build(config)
+    model = on_tpu(reference)
+    want = pipeline("text-generation", model=reference, tokenizer=tokenizer, device="cpu")
+    texts = ["import", "The license of this"]
+    with enable_tpu_kernels(model, prefill_chunk=64) as report:
+        got = pipeline("text-generation", model=model, tokenizer=tokenizer)
+        for text in texts:
+            kwargs = {"max_new_tokens": 6, "do_sample": False, "return_full_text": False}
+            assert got(text, **kwargs) == want(text, **kwargs)
+        assert not report.notes and all(call.is_kernel for call in report.calls)
+
+
+def test_a_peft_wrapper_is_looked_into(qwen3: Pair) -> None:
+    import copy
+
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    torch.manual_seed(5)
+    wrapped = get_peft_model(copy.deepcopy(qwen3.reference), lora).eval()
+    model = copy.deepcopy(wrapped).to("tpu")
+    ids = prompt(17)
+    want = wrapped.generate(input_ids=ids, **GREEDY)
+    report = enable_tpu_kernels(model, prefill_chunk=64)
+    assert len(report.swapped) == 2
+    assert torch.equal(model.generate(input_ids=ids, **GREEDY), want)
+    assert not report.notes and all(call.is_kernel for call in report.calls)
