@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,7 @@ def mutant(tmp_path: Path) -> Callable[[dict[str, str]], ModuleType]:
         for old, new in changes.items():
             assert text.count(old) == 1, f"{text.count(old)} times in kernel.py: {old}"
             text = text.replace(old, new)
+        shutil.copy(STATIC_ATTENTION.with_name("blocks.py"), tmp_path)
         path = tmp_path / "kernel.py"
         path.write_text(text)
         return load_source(path)

@@ -51,7 +51,16 @@ def test_whatever_the_shape_the_blocks_divide_it_and_fit(
 def test_decode_takes_all_heads_in_one_step_where_they_fit() -> None:
     assert CHOOSE(**PLAIN, decode=True).heads == 8
     assert CHOOSE(**PLAIN, decode=True).block_k == 512
+    assert CHOOSE(**{**PLAIN, "kv_heads": 1}, decode=True).block_k == 2048
+    assert CHOOSE(**{**PLAIN, "kv_heads": 1, "length": 640}, decode=True).block_k == 640
     assert CHOOSE(**PLAIN, decode=False).heads == 1
+
+
+def test_other_sizes_make_room_for_one_that_is_given() -> None:
+    wide = {**PLAIN, "kv_heads": 32, "itemsize": 4}
+    assert CHOOSE(**wide, decode=True)[1:4] == (128, 32, 3)
+    assert CHOOSE(**wide, decode=True, block_k=1024)[1:4] == (1024, 4, 2)
+    assert CHOOSE(**wide, decode=True, block_k=1024, num_buffers=3)[1:4] == (1024, 4, 3)
 
 
 @pytest.mark.parametrize(

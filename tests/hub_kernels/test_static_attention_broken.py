@@ -26,12 +26,12 @@ BROKEN = {
     "the last block left out": {"lax.div(end - first + (block_k - 1), block_k)": "lax.div(end - first, block_k)"},
     "softcap left out": {"if softcap is not None:": "if False:"},
     "softcap before the scale": {
-        "0 if key_transposed else 1) * scale": "0 if key_transposed else 1)",
+        "score = score * scale": "pass",
         "* softcap\n": "* softcap * scale\n",
     },
-    "sinks left out of the sum": {"jnp.ones((rows, LANES), jnp.float32)": "jnp.zeros((rows, LANES), jnp.float32)"},
+    "sinks left out of the sum": {"(rows, LANES), 1 / LANES, ": "(rows, LANES), 0.0, "},
     "sinks left out": {"        if sinks is None:": "        if True:"},
-    "scale off by two percent": {"1) * scale": "1) * (scale * 1.02)"},
+    "scale off by two percent": {"score = score * scale": "score = score * (scale * 1.02)"},
     "wrong group in decode": {
         "query.reshape(batch, kv_heads, 1, group, key_dim)": (
             "query.reshape(batch, group, kv_heads, 1, key_dim).transpose(0, 2, 3, 1, 4)"
@@ -42,7 +42,7 @@ BROKEN = {
             "query.reshape(batch, group, kv_heads, queries, key_dim).swapaxes(1, 2)"
         )
     },
-    "no decay of what was summed before": {"weighted[head] * decay[:, 0:1]": "weighted[head]"},
+    "no decay of what was summed before": {"weighted[part] * _to_width(decay, weighted.shape[2])": "weighted[part]"},
     "an empty row divides by zero": {"jnp.where(norm == 0.0, 1.0, norm)": "norm"},
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -63,7 +64,7 @@ def test_tuning_changes_no_result(source, tuning) -> None:
 
 def test_key_value_heads_may_take_several_steps(source, monkeypatch) -> None:
     """When the heads' buffers do not fit together, decode takes a part of the heads in each step."""
-    monkeypatch.setattr(source, "BUFFER_BUDGET", 2 * 2 * 128 * 2 * 128 * 4)
+    monkeypatch.setattr(sys.modules[source.choose_blocks.__module__], "BUFFER_BUDGET", 2 * 2 * 128 * 2 * 128 * 4)
     shape = AttentionShape(2, 12, 6, 1, 256, 128, 128)
     blocks = source.choose_blocks(
         kv_heads=6, group=1, queries=2, length=256, key_dim=128, value_dim=128, itemsize=4, decode=True

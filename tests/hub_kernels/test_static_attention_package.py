@@ -54,7 +54,7 @@ def test_metadata_and_digest_are_what_kernels_expects() -> None:
     assert metadata.id.isidentifier()
     assert metadata.digest is not None
     written = json.loads((VARIANT / "metadata.json").read_text())["digest"]["files"]
-    assert set(written) == {"__init__.py", "kernel.py", "op.py"}
+    assert set(written) == {"__init__.py", "blocks.py", "kernel.py", "op.py"}
 
 
 def test_the_digest_covers_the_files(tmp_path: Path) -> None:

@@ -43,7 +43,10 @@ def test_every_named_case_compiles(generation: str) -> None:
 
 def test_a_kernel_that_overflows_vmem_fails_with_one_line() -> None:
     decode = replace(case("qwen3-8b/decode"), shape=replace(case("qwen3-8b/decode").shape, length=16384))
-    good, bad = attention_jobs([decode], ["bfloat16"]), attention_jobs([decode], ["bfloat16"], block_k=8192)
+    good, bad = (
+        attention_jobs([decode], ["bfloat16"]),
+        attention_jobs([decode], ["bfloat16"], block_k=8192, num_buffers=16),
+    )
     results = compile_jobs([*bad, *good], "v5e")
     assert [result.ok for result in results] == [False, True]
     error = results[0].error

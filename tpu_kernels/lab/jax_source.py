@@ -1,9 +1,9 @@
-"""Loads the JAX file of a Hub kernel by itself: without torch, without `kernels`, without its package."""
+"""Loads the JAX files of a Hub kernel by themselves: without torch, without `kernels`."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
+import importlib
+import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,16 +14,18 @@ from tpu_kernels.errors import KernelLoadError, explain
 HUB_KERNELS: Final = Path(__file__).parents[1] / "hub_kernels"
 STATIC_ATTENTION: Final = HUB_KERNELS / "static-attention" / "torch-ext" / "static_attention" / "kernel.py"
 
+_NUMBERS = itertools.count()
+
 
 def load_source(path: Path) -> ModuleType:
-    """The module of the file at `path`, loaded anew. KernelLoadError if there is no such file."""
+    """The module of the file at `path`, loaded anew; it may import its neighbours relatively.
+
+    The `__init__.py` beside it, which needs torch, is not run. KernelLoadError if there is no such file.
+    """
     if not path.is_file():
         raise KernelLoadError(explain("There is no kernel source to load.", needs="a Python file", got=str(path)))
-    name = f"_kernel_source_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise KernelLoadError(explain("This file is no Python module.", got=str(path)))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    package = ModuleType(f"_kernel_source_{next(_NUMBERS)}")
+    package.__path__ = [str(path.parent)]
+    sys.modules[package.__name__] = package
+    importlib.invalidate_caches()
+    return importlib.import_module(f"{package.__name__}.{path.stem}")

@@ -19,7 +19,7 @@ keys or values are read as [D, S] blocks through a transposed view, which costs 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import jax
 import jax.numpy as jnp
@@ -27,16 +27,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-LANES = 128
-SUBLANES = 16  # second-minor tile of bfloat16; also a multiple of the one of float32
-MAX_ROWS = 1024  # query rows (group x block_q) of one grid step
-MIN_BLOCK_K = 128
-DEFAULT_BLOCK_K = 512
-DEFAULT_BUFFERS = 3
-BUFFER_BUDGET = 12 * 2**20  # bytes of VMEM for the ring of key/value buffers
-SCORE_BUDGET = 2 * 2**20  # bytes of one float32 score matrix [rows, block_k]
-VMEM_FLOOR = 16 * 2**20
-VMEM_CEILING = 60 * 2**20  # tpu7x has 64 MiB
+from .blocks import LANES, SUBLANES, Blocks, choose_blocks, heads_together, round_up
 
 # A running maximum starts far above MASKED, so that exp(MASKED - maximum) is 0 for a row that has
 # met no valid key yet.
@@ -45,92 +36,6 @@ LOWEST = -1.0e30
 
 # Words of the ring's state in SMEM.
 ISSUE_STEP, ISSUE_BLOCK, ISSUE_SLOT, TAKE_SLOT = range(4)
-
-
-class Blocks(NamedTuple):
-    """How one call is cut up; every field is a compile-time constant."""
-
-    block_q: int  # query positions of a grid step
-    block_k: int  # key positions of one copy
-    heads: int  # key/value heads of a grid step
-    num_buffers: int
-    vmem_bytes: int  # limit handed to the compiler
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _tile_bytes(rows: int, columns: int, itemsize: int) -> int:
-    return _round_up(rows, SUBLANES) * _round_up(columns, LANES) * itemsize
-
-
-def choose_blocks(
-    *,
-    kv_heads: int,
-    group: int,
-    queries: int,
-    length: int,
-    key_dim: int,
-    value_dim: int,
-    itemsize: int,
-    decode: bool,
-    block_q: int | None = None,
-    block_k: int | None = None,
-    num_buffers: int | None = None,
-) -> Blocks:
-    """Block sizes that fit the VMEM of every generation.
-
-    `length` is the padded cache length. A size given by the caller is taken as it is, cut to the
-    length of the dimension; ValueError if it is no multiple of what the layout needs.
-    """
-    if block_q is None:
-        block_q = queries
-        if not decode:
-            widest = max(SUBLANES, MAX_ROWS // group // SUBLANES * SUBLANES)
-            steps = -(-queries // widest)
-            while queries % (steps * SUBLANES) != 0:
-                steps += 1
-            block_q = queries // steps
-    block_q = min(block_q, queries)
-    if queries % block_q or (not decode and block_q % SUBLANES):
-        raise ValueError(
-            f"block_q must divide the {queries} padded queries and be a multiple of {SUBLANES}; got {block_q}"
-        )
-    if num_buffers is not None and num_buffers < 2:
-        raise ValueError(f"num_buffers must be 2 or more; got {num_buffers}")
-    rows = block_q * group
-    widths = (key_dim, value_dim)  # of one key position of one head, as it lies in VMEM
-    position_bytes = sum(_round_up(w, SUBLANES if w % LANES else LANES) for w in widths) * itemsize
-
-    buffers = num_buffers or DEFAULT_BUFFERS
-    heads = kv_heads if decode else 1
-
-    def ring_bytes(block: int) -> int:
-        return buffers * heads * block * position_bytes
-
-    while num_buffers is None and buffers > 2 and ring_bytes(MIN_BLOCK_K) > BUFFER_BUDGET:
-        buffers -= 1
-    while heads > 1 and ring_bytes(MIN_BLOCK_K) > BUFFER_BUDGET:
-        heads = next(h for h in range(heads - 1, 0, -1) if kv_heads % h == 0)
-    if block_k is None:
-        block_k = DEFAULT_BLOCK_K
-        while block_k > MIN_BLOCK_K and (
-            ring_bytes(block_k) > BUFFER_BUDGET or _tile_bytes(rows, block_k, 4) > SCORE_BUDGET
-        ):
-            block_k //= 2
-    elif block_k < 1 or (block_k < length and block_k % MIN_BLOCK_K):
-        raise ValueError(f"block_k must be a positive multiple of {MIN_BLOCK_K}; got {block_k}")
-    block_k = min(block_k, length)
-
-    ring = ring_bytes(_round_up(block_k, LANES))
-    query_bytes = 2 * heads * _tile_bytes(rows, key_dim, itemsize)
-    out_bytes = 2 * heads * _tile_bytes(rows, value_dim, itemsize)
-    state = heads * (2 * _tile_bytes(rows, LANES, 4) + _tile_bytes(rows, value_dim, 4))
-    scores = 5 * _tile_bytes(rows, block_k, 4)
-    need = ring + query_bytes + out_bytes + state + scores
-    limit = min(max(need + need // 2 + 2**21, VMEM_FLOOR), VMEM_CEILING)
-    return Blocks(block_q, block_k, heads, buffers, limit)
 
 
 def _dot(lhs: jax.Array, rhs: jax.Array, rhs_contracts: int) -> jax.Array:
@@ -142,6 +47,23 @@ def _dot(lhs: jax.Array, rhs: jax.Array, rhs_contracts: int) -> jax.Array:
         precision=precision,
         preferred_element_type=jnp.float32,
     )
+
+
+def _to_width(replicated: jax.Array, width: int) -> jax.Array:
+    """[..., LANES] with the same number in every lane, as [..., width]: whole registers, no move across lanes."""
+    copies = [replicated] * -(-width // LANES)
+    wide = replicated if len(copies) == 1 else jnp.concatenate(copies, axis=-1)
+    return wide if width % LANES == 0 else wide[..., :width]
+
+
+def _sum_by_lane(weight: jax.Array) -> jax.Array:
+    """[..., width] as [..., LANES] with the same sum."""
+    width = weight.shape[-1]
+    if width % LANES:
+        missing = jnp.zeros((*weight.shape[:-1], -width % LANES), weight.dtype)
+        weight = jnp.concatenate([weight, missing], axis=-1)
+    parts = [weight[..., at : at + LANES] for at in range(0, width, LANES)]
+    return functools.reduce(jnp.add, parts)
 
 
 def _attention_kernel(
@@ -164,6 +86,7 @@ def _attention_kernel(
     block_k, heads, num_buffers = blocks.block_k, blocks.heads, blocks.num_buffers
     group, block_q = query.shape[2], query.shape[3]
     rows = group * block_q
+    together = heads_together(heads)
     head_steps, query_steps = pl.num_programs(1), pl.num_programs(2)
     num_steps = pl.num_programs(0) * head_steps * query_steps
     this_step = (pl.program_id(0) * head_steps + pl.program_id(1)) * query_steps + pl.program_id(2)
@@ -236,7 +159,7 @@ def _attention_kernel(
         else:
             sink = jnp.broadcast_to(sinks[head], (group, block_q, LANES)).reshape(rows, LANES)
             peak[head] = sink
-            total[head] = jnp.ones((rows, LANES), jnp.float32)
+            total[head] = jnp.full((rows, LANES), 1 / LANES, jnp.float32)
         weighted[head] = jnp.zeros(weighted.shape[1:], jnp.float32)
 
     first, count = span(this_step)
@@ -255,31 +178,45 @@ def _attention_kernel(
         position = base + lax.broadcasted_iota(jnp.int32, (1, block_k), 1)
         valid = (position >= jnp.maximum(row_start, wanted)) & (position < row_end)
 
-        for head in range(heads):
-            head_query = query[0, head].reshape(rows, query.shape[4])
-            score = _dot(head_query, key_ring[slot, head], 0 if key_transposed else 1) * scale
+        # Some heads at a time, stage by stage: one head alone would leave the units waiting on each other.
+        for some in range(0, heads, together):
+            part = slice(some, some + together)
+            each = range(some, some + together)
+            score = jnp.stack(
+                [
+                    _dot(
+                        query[0, head].reshape(rows, query.shape[4]),
+                        key_ring[slot, head],
+                        0 if key_transposed else 1,
+                    )
+                    for head in each
+                ]
+            )
+            score = score * scale
             if softcap is not None:
                 score = jnp.tanh(score * (1.0 / softcap)) * softcap
             if group == 1:
-                score = jnp.where(valid, score, MASKED)
+                score = jnp.where(valid[None], score, MASKED)
             else:
-                score = jnp.where(valid[None], score.reshape(group, block_q, block_k), MASKED)
-                score = score.reshape(rows, block_k)
-            old_peak = peak[head]
-            new_peak = jnp.maximum(old_peak, jnp.max(score, axis=1, keepdims=True))
-            weight = jnp.exp(score - new_peak[:, 0:1])
+                score = score.reshape(together, group, block_q, block_k)
+                score = jnp.where(valid[None, None], score, MASKED).reshape(together, rows, block_k)
+            old_peak = peak[part]
+            new_peak = jnp.maximum(old_peak, jnp.max(score, axis=2, keepdims=True))
+            weight = jnp.exp(score - _to_width(new_peak, block_k))
             decay = jnp.exp(old_peak - new_peak)
-            peak[head] = new_peak
-            total[head] = total[head] * decay + jnp.sum(weight, axis=1, keepdims=True)
-            value = value_ring[slot, head]
-            mixed = _dot(weight.astype(value.dtype), value, 1 if value_transposed else 0)
-            weighted[head] = weighted[head] * decay[:, 0:1] + mixed
+            peak[part] = new_peak
+            total[part] = total[part] * decay + _sum_by_lane(weight)
+            weight = weight.astype(value_ring.dtype)
+            mixed = jnp.stack(
+                [_dot(weight[head - some], value_ring[slot, head], 1 if value_transposed else 0) for head in each]
+            )
+            weighted[part] = weighted[part] * _to_width(decay, weighted.shape[2]) + mixed
         state[TAKE_SLOT] = next_slot(slot)
 
     lax.fori_loop(0, count, take_block, None)
 
     for head in range(heads):
-        norm = total[head][:, 0:1]
+        norm = jnp.sum(total[head], axis=1, keepdims=True)
         result = weighted[head] * (1.0 / jnp.where(norm == 0.0, 1.0, norm))
         out[0, head] = result.astype(out.dtype).reshape(group, block_q, out.shape[4])
 
@@ -325,7 +262,7 @@ def attend(
     decode = queries == 1
     bounds = bounds.astype(jnp.int32).reshape(batch, queries, 2)
 
-    padded_length = _round_up(length, align)
+    padded_length = round_up(length, align)
     if padded_length != length:
         missing = ((0, 0), (0, 0), (0, padded_length - length), (0, 0))
         key, value = jnp.pad(key, missing), jnp.pad(value, missing)
@@ -333,7 +270,7 @@ def attend(
         inner_group, padded_queries = 1, group
         grouped = query.reshape(batch, kv_heads, 1, group, key_dim)
     else:
-        inner_group, padded_queries = group, _round_up(queries, SUBLANES)
+        inner_group, padded_queries = group, round_up(queries, SUBLANES)
         extra = padded_queries - queries
         grouped = query.reshape(batch, kv_heads, group, queries, key_dim)
         if extra:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 # When this package is loaded from the Hub its name is the build's unique id, so that two builds can
-# live in one process. The hash of the kernel's source keeps compile caches apart, which know an
+# live in one process. The hash of the kernel's sources keeps compile caches apart, which know an
 # operator by its name and never see its body.
 _NAMESPACE = (__package__ or "static_attention").replace(".", "_")
-_SOURCE_HASH = hashlib.sha256(Path(__file__).with_name("kernel.py").read_bytes()).hexdigest()[:12]
+_SOURCES = [Path(__file__).with_name(name).read_bytes() for name in ("blocks.py", "kernel.py")]
+_SOURCE_HASH = hashlib.sha256(b"".join(_SOURCES)).hexdigest()[:12]
 
 
 def _output_shape(query: torch.Tensor, value: torch.Tensor) -> tuple[Any, ...]:
