@@ -63,6 +63,22 @@ def test_a_returned_cache_grows_to_the_next_bucket(qwen3: Pair) -> None:
     assert torch.equal(got, generate_reference(qwen3.reference, whole, 5)[0])
 
 
+def test_a_returned_cache_can_be_cropped_and_made_in_inference_mode(qwen3: Pair) -> None:
+    ids = prompt(30)
+    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+        with torch.inference_mode():
+            first = qwen3.model.generate(ids, return_dict_in_generate=True, **GREEDY)
+        cache, tokens = first.past_key_values, first.sequences.clone()
+        cache.crop(-4)
+        assert cache.get_seq_length() == 30
+        with pytest.raises(ValueError, match="negative number"):
+            cache.crop(4)
+        whole = torch.cat((tokens[:, :30], prompt(9, seed=8)), dim=1)
+        got = qwen3.model.generate(whole, past_key_values=cache, **GREEDY)
+        assert not report.notes
+    assert torch.equal(got, generate_reference(qwen3.reference, whole, 5)[0])
+
+
 def test_warm_up_leaves_nothing_to_compile(qwen3: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
         steps = report.warm_up(batch_sizes=[2, 1], max_lens=[100])

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tests.support.models import TINY, Pair, biting_weights_, generate_reference, prompt
 from tpu_kernels import disable_tpu_kernels, enable_tpu_kernels
+from tpu_kernels.apply.generation.shapes import probe_cache_shapes
 
 
 def snapshot(model: torch.nn.Module) -> dict[str, Any]:
@@ -34,6 +35,9 @@ def test_undo_restores_identity_forward_hooks_class_names_and_config(qwen3: Pair
     report = enable_tpu_kernels(model, prefill_chunk=64)
     assert model.config is not config and config._attn_implementation == implementation
     assert repr(model) == text
+    probed = snapshot(model)
+    probe_cache_shapes(model)
+    assert snapshot(model) == probed
     model.generate(prompt(5), max_new_tokens=2, do_sample=False, disable_compile=True)
     assert len(calls) == 3, "a hook of the user's own ran as often as there were forwards"
     report.undo()
@@ -43,6 +47,16 @@ def test_undo_restores_identity_forward_hooks_class_names_and_config(qwen3: Pair
     assert model.config is config and config._attn_implementation == implementation
     assert not report.enabled
     report.undo()
+
+
+def test_edits_made_while_enabled_stay() -> None:
+    config = Qwen3Config(**TINY, num_hidden_layers=1)
+    model = biting_weights_(Qwen3ForCausalLM(config)).eval().to("tpu")
+    with enable_tpu_kernels(model):
+        model.resize_token_embeddings(140, mean_resizing=False)
+        model.config.pad_token_id = 5
+    assert model.config is config and config.vocab_size == 140 and config.pad_token_id == 5
+    assert config._attn_implementation == "sdpa"
 
 
 def test_disable_and_the_context_manager(qwen3: Pair) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from transformers import (
+    Phi3Config,
     PreTrainedTokenizerFast,
     Qwen3Config,
     pipeline,
 )
 
-from tests.support.models import TINY, Pair, build, on_tpu, prompt
+from tests.support.models import TINY, Pair, build, generate_reference, on_tpu, pair, prompt
 from tpu_kernels import enable_tpu_kernels
 from tpu_kernels.demo import demo_model_path
 
@@ -68,6 +69,42 @@ def test_a_graph_that_the_user_compiles_is_right(qwen3: Pair) -> None:
             ("the mask is not an interval of keys in every row", 0)
         }
     torch.testing.assert_close(got, qwen3.reference(ids).logits, atol=1e-3, rtol=0)
+
+
+def test_a_model_cast_after_its_first_call() -> None:
+    both = pair(Qwen3Config(**TINY, num_hidden_layers=1))
+    ids = prompt(12)
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        both.model.generate(ids, **GREEDY)
+        both.model.to(torch.bfloat16)
+        out = both.model.generate(ids, return_dict_in_generate=True, **GREEDY)
+        assert out.past_key_values.layers[0].keys.dtype == torch.bfloat16
+        assert all(call.is_kernel for call in report.calls)
+
+
+def test_rotary_frequencies_that_depend_on_the_length_run_the_plain_way() -> None:
+    factors = {"short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
+    sizes = {name: size for name, size in TINY.items() if name != "head_dim"}
+    config = Phi3Config(**{**sizes, "hidden_size": 128}, num_hidden_layers=1, rope_parameters=rope)
+    config.original_max_position_embeddings = 64
+    both = pair(config)
+    with enable_tpu_kernels(both.model, prefill_chunk=8) as report:
+        for length in (30, 100):
+            ids = prompt(length)
+            got = both.model.generate(ids, disable_compile=True, **GREEDY)
+            assert torch.equal(got, generate_reference(both.reference, ids, 5)[0])
+        assert "rotary frequencies change with the length of the text (rope_type longrope) (2 x)" in report.notes[0]
+    kinds = {type(buffer) for buffer in both.model.buffers()}
+    assert kinds == {torch.Tensor}
+
+
+def test_classifier_free_guidance_runs_the_plain_way(qwen3: Pair) -> None:
+    ids = prompt(8)
+    want = qwen3.reference.generate(ids, guidance_scale=1.5, **GREEDY)
+    with enable_tpu_kernels(qwen3.model) as report:
+        assert torch.equal(qwen3.model.generate(ids.to("tpu"), guidance_scale=1.5, **GREEDY).cpu(), want)
+        assert report.notes == ("generate ran the plain way: guidance_scale=1.5 (1 x)",)
 
 
 def _additive(mask: torch.Tensor | None) -> torch.Tensor | None:

@@ -37,28 +37,35 @@ def suspects(program: Program) -> list[str]:
     return sorted({decision.chosen for decision in program.decisions.values() if decision.is_kernel})
 
 
-def retire(session: Session, specs: list[str], line: str, error: BaseException | None) -> None:
-    """Let the fallback run in the place of these kernels from now on.
+def _what(specs: list[str]) -> str:
+    return f"`{'`, `'.join(specs)}` failed"
+
+
+def silence(session: Session, specs: list[str], line: str, error: BaseException | None) -> None:
+    """Let the fallback run in the place of these kernels.
 
     With on_reject="error" the model is put back instead, and KernelFailedError is raised.
     """
-    what = f"`{'`, `'.join(specs)}` failed"
     if session.settings.on_reject == "error":
         session.undo()
         raise KernelFailedError(
             explain(
-                f"{what} after it was swapped in; the model was put back as it was.",
+                f"{_what(specs)} after it was swapped in; the model was put back as it was.",
                 got=line,
                 next_step='enable with on_reject="fallback" to run the rest without it, or exclude its layers.',
             )
         ) from error
-    session.failures += 1
     reason = f"the kernel failed: {line}"
     for layer in session.layers:
         if layer.kernel is not None and layer.kernel.spec.name in specs:
             layer.retire(reason)
-    session.note(f"{what}, its fallback runs: {line}")
-    logger.warning("%s, its fallback runs: %s", what, line)
+
+
+def announce(session: Session, specs: list[str], line: str) -> None:
+    """Say, in the report and in one warning, that the fallback runs for good."""
+    session.failures += 1
+    session.note(f"{_what(specs)}, its fallback runs: {line}")
+    logger.warning("%s, its fallback runs: %s", _what(specs), line)
 
 
 def reinstate(session: Session, specs: list[str]) -> None:
@@ -75,7 +82,9 @@ class EagerFailure:
 
     def __call__(self, layer: LayerDispatch, error: Exception) -> None:
         if layer.kernel is not None:
-            retire(self._session, [layer.kernel.spec.name], telling_line(error), error)
+            specs, line = [layer.kernel.spec.name], telling_line(error)
+            silence(self._session, specs, line, error)
+            announce(self._session, specs, line)
 
 
 def not_finite(outputs: Any) -> str | None:

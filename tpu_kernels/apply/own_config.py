@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,38 +12,58 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from tpu_kernels.apply.journal import Journal
 from tpu_kernels.runtime.attention import IMPLEMENTATION
 
+_SWITCH = "_attn_implementation_internal"
+
+
+class _Copy:
+    """One copied config: the original, the copy, and what the copy held when it was made."""
+
+    def __init__(self, original: PreTrainedConfig, own: PreTrainedConfig) -> None:
+        self.original, self.own = original, own
+        self.before: Any = getattr(own, _SWITCH, None)
+        self.made_with = dict(vars(own))
+
+    def carry_back(self) -> None:
+        """Edits that were made to the copy meanwhile (a resized vocabulary, say) belong to the original."""
+        now = vars(self.own)
+        for name in self.made_with.keys() | now.keys():
+            if name == _SWITCH or isinstance(now.get(name), PreTrainedConfig):
+                continue
+            if name not in now:
+                vars(self.original).pop(name, None)
+            elif name not in self.made_with or now[name] is not self.made_with[name]:
+                vars(self.original)[name] = now[name]
+
 
 class OwnConfigs:
     """The copies of a model's configs, each with the attention implementation that it had before."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[PreTrainedConfig, Any]] = []
+        self._copies: list[_Copy] = []
 
     def install(self, model: PreTrainedModel, journal: Journal) -> None:
         """Give every submodule a copy of its config (shared where the original was shared) that names ours."""
         memo: dict[int, Any] = {}
-        copies: dict[int, PreTrainedConfig] = {}
+        copies: dict[int, _Copy] = {}
         for module in model.modules():
             for name, value in list(vars(module).items()):
                 if isinstance(value, PreTrainedConfig):
                     own = copy.deepcopy(value, memo)
-                    copies[id(own)] = own
+                    for original, copied in _with_nested(value, own):
+                        copies.setdefault(id(copied), _Copy(original, copied))
                     journal.set_attribute(module, name, own)
-        for own in list(copies.values()):
-            for nested in _nested_configs(own):
-                copies[id(nested)] = nested
-        self._before = [(own, own._attn_implementation_internal) for own in copies.values()]
+        self._copies = list(copies.values())
         self.use_ours()
 
     def use_ours(self) -> None:
-        for own, _ in self._before:
-            own._attn_implementation_internal = IMPLEMENTATION
+        for each in self._copies:
+            setattr(each.own, _SWITCH, IMPLEMENTATION)
 
     @contextmanager
     def original_attention(self) -> Iterator[None]:
         """Inside, the model attends the way it did before it was enabled."""
-        for own, before in self._before:
-            own._attn_implementation_internal = before
+        for each in self._copies:
+            setattr(each.own, _SWITCH, each.before)
         try:
             yield
         finally:
@@ -51,12 +71,18 @@ class OwnConfigs:
 
     def before(self, config: PreTrainedConfig) -> Any:
         """The implementation that `config` (one of the copies) named before."""
-        return next((before for own, before in self._before if own is config), None)
+        return next((each.before for each in self._copies if each.own is config), None)
+
+    def carry_back(self) -> None:
+        """Give the originals what was edited on the copies; their attention implementation stays theirs."""
+        for each in self._copies:
+            each.carry_back()
 
 
-def _nested_configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    values: Mapping[str, Any] = vars(config)
-    for value in values.values():
+def _with_nested(
+    original: PreTrainedConfig, own: PreTrainedConfig
+) -> Iterator[tuple[PreTrainedConfig, PreTrainedConfig]]:
+    yield original, own
+    for name, value in vars(original).items():
         if isinstance(value, PreTrainedConfig):
-            yield value
-            yield from _nested_configs(value)
+            yield from _with_nested(value, vars(own)[name])

@@ -54,6 +54,7 @@ class Session:
         """Restore the model. The report stays readable."""
         if self.enabled:
             self.enabled = False
+            self.configs.carry_back()
             self.journal.undo()
 
 

@@ -48,9 +48,11 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
         self.batch_size, self.num_heads = batch_size, shape.heads
         self.k_head_dim, self.v_head_dim = shape.key_dim, shape.value_dim
         lead = (batch_size, shape.heads, max_cache_len)
-        self.keys = torch.zeros((*lead, shape.key_dim), dtype=dtype, device=device)
-        self.values = torch.zeros((*lead, shape.value_dim), dtype=dtype, device=device)
-        self.cumulative_length = torch.zeros(1, dtype=torch.int64).to(device)
+        # Tensors made in inference mode could not be written outside of it, where a returned cache is continued.
+        with torch.inference_mode(False):
+            self.keys = torch.zeros((*lead, shape.key_dim), dtype=dtype, device=device)
+            self.values = torch.zeros((*lead, shape.value_dim), dtype=dtype, device=device)
+            self.cumulative_length = torch.zeros(1, dtype=torch.int64).to(device)
         self.host_length = 0
         self.is_initialized = True
 
@@ -83,8 +85,29 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
     def grow(self, max_cache_len: int) -> None:
         """Make room for `max_cache_len` tokens; what is cached stays."""
         missing = (0, 0, 0, max_cache_len - self.max_cache_len)
-        self.keys, self.values = F.pad(self.keys, missing), F.pad(self.values, missing)
+        with torch.inference_mode(False):
+            self.keys, self.values = F.pad(self.keys, missing), F.pad(self.values, missing)
         self.max_cache_len = max_cache_len
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last `-tokens_to_remove` tokens. Raises ValueError for a positive number, as transformers does."""
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop takes a negative number of tokens to remove, got {tokens_to_remove}")
+        if tokens_to_remove:
+            self.set_length(max(int(self.get_seq_length()) + tokens_to_remove, 0))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row `repeats` times."""
+        with torch.inference_mode(False):
+            self.keys = self.keys.repeat_interleave(repeats, dim=0)
+            self.values = self.values.repeat_interleave(repeats, dim=0)
+        self.batch_size *= repeats
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep these rows alone."""
+        with torch.inference_mode(False):
+            self.keys, self.values = self.keys[indices, ...], self.values[indices, ...]
+        self.batch_size = self.keys.shape[0]
 
     def reset(self) -> None:
         self.keys.zero_()

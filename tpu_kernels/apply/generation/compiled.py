@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import CompileConfig, PreTrainedModel
 
-from tpu_kernels.apply.late_failure import not_finite, reinstate, retire, suspects, telling_line
+from tpu_kernels.apply.late_failure import announce, not_finite, reinstate, silence, suspects, telling_line
 from tpu_kernels.apply.session import Session
 from tpu_kernels.errors import KernelFailedError
 from tpu_kernels.runtime.dispatch import Program, traced_into
@@ -73,7 +73,10 @@ class CompiledForwards:
 
         Where a graph fails in its first run and holds kernels, it is made once more without them.
         """
-        cache: KernelCache = inputs["past_key_values"]
+        cache = inputs.get("past_key_values")
+        if not isinstance(cache, KernelCache):
+            # A model may drop its cache for a step to compute it anew.
+            return self._session.model(**inputs)
         length = cache.host_length()
         key, program, compiled = self._program(config, cache, inputs)
         first, failures = program.runs == 0, self._session.failures
@@ -90,14 +93,16 @@ class CompiledForwards:
             line, failure = telling_line(error), error
         if line is not None and (failed := suspects(program)):
             self._forget(key, program)
-            retire(self._session, failed, line, failure)
+            silence(self._session, failed, line, failure)
             if cache.hides_padding:
                 cache.set_length(length)
             try:
-                return self(config, **inputs)
+                outputs = self(config, **inputs)
             except Exception:
                 reinstate(self._session, failed)
                 raise (failure or KernelFailedError(line)) from None
+            announce(self._session, failed, line)
+            return outputs
         if self._session.failures != failures:
             # Dynamo left the graph to Python, where the kernel failed and the fallback ran: trace it anew next time.
             self._forget(key, program)

@@ -61,10 +61,13 @@ class GenerationHooks:
         return _static_session.get() is self.session
 
     def _shapes(self) -> CacheShapes:
-        if self.session.layer_shapes is None:
-            with self.session.configs.original_attention():
-                self.session.layer_shapes = probe_cache_shapes(self.session.model)
-        shapes: CacheShapes = self.session.layer_shapes
+        """What the model caches; asked again after the model was cast or moved."""
+        session = self.session
+        made_for = (session.model.dtype, session.model.device)
+        if session.layer_shapes is None or session.layer_shapes[0] != made_for:
+            with session.configs.original_attention():
+                session.layer_shapes = made_for, probe_cache_shapes(session.model)
+        shapes: CacheShapes = session.layer_shapes[1]
         return shapes
 
     @property

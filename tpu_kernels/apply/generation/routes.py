@@ -59,6 +59,8 @@ def plain_reason(model: PreTrainedModel, arguments: Mapping[str, Any]) -> str | 
     for flag in ("output_attentions", "output_hidden_states"):
         if getattr(config, flag, False):
             return flag
+    if config.guidance_scale not in (None, 1):
+        return f"guidance_scale={config.guidance_scale}"
     if config.prompt_lookup_num_tokens or config.token_healing:
         return "a mode that rewrites the prompt"
     cache = passed_on.pop("past_key_values", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,9 @@ def probe_cache_shapes(model: PreTrainedModel) -> CacheShapes:
     """
     if model.config.is_encoder_decoder:
         return CacheShapes(obstacle="encoder-decoder models have a second cache")
+    moving = _rotary_that_moves(model)
+    if moving is not None:
+        return CacheShapes(obstacle=f"its rotary frequencies change with the length of the text (rope_type {moving})")
     config = model.config.get_text_config(decoder=True)
     try:
         static = StaticCache(config=config, max_cache_len=8).layers
@@ -81,25 +84,45 @@ def _shape(layer: DynamicLayer) -> LayerShape:
     return LayerShape(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1])
 
 
+def _rotary_that_moves(model: PreTrainedModel) -> str | None:
+    """The rope type of a rotary embedding that chooses its frequencies by the largest position in the batch.
+
+    A prompt in chunks, or with padding behind it, would get other frequencies than the whole prompt.
+    """
+    for module in model.modules():
+        types = getattr(module, "rope_type", None)
+        for name in types.values() if isinstance(types, dict) else [types]:
+            if isinstance(name, str) and ("dynamic" in name or name == "longrope"):
+                return name
+    return None
+
+
 def _probe(model: PreTrainedModel, config: PreTrainedConfig) -> list[Any]:
     """The cache layers after one fake token. Forward hooks of the user's own stay out of it; those of tensor
     parallelism shape what is cached, and stay in."""
     cache = DynamicCache(config=config)
     token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
-    quiet = nullcontext() if (getattr(model, "_tp_size", None) or 1) > 1 else _without_forward_hooks(model)
-    with quiet, torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+    keep_hooks = (getattr(model, "_tp_size", None) or 1) > 1
+    with _untouched(model, keep_hooks=keep_hooks), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         model(input_ids=token, past_key_values=cache, use_cache=True)
     return list(cache.layers)
 
 
 @contextmanager
-def _without_forward_hooks(model: torch.nn.Module) -> Iterator[None]:
-    names = ("_forward_hooks", "_forward_pre_hooks")
-    kept = [(module, name, vars(module)[name]) for module in model.modules() for name in names]
-    for module, name, _ in kept:
-        vars(module)[name] = OrderedDict()
+def _untouched(model: torch.nn.Module, *, keep_hooks: bool) -> Iterator[None]:
+    """Whatever a forward stores on its modules is gone afterwards: here it would be a tensor without data."""
+    hooks = () if keep_hooks else ("_forward_hooks", "_forward_pre_hooks")
+    kept = [(module, dict(vars(module)), dict(module._buffers), dict(module._parameters)) for module in model.modules()]
+    for module, *_ in kept:
+        for name in hooks:
+            vars(module)[name] = OrderedDict()
     try:
         yield
     finally:
-        for module, name, hooks in kept:
-            vars(module)[name] = hooks
+        for module, attributes, buffers, parameters in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            module._parameters.clear()
+            module._parameters.update(parameters)
