@@ -77,6 +77,7 @@ def test_equal_at_every_length_without_a_compilation_after_the_first(both: Pair)
             (entry.path, phase): count for entry in report.swapped for phase, count in steps.items()
         }
         assert all(call.is_kernel for call in report.calls)
+        assert len(report._session.log.programs) == 2, report.programs
         assert all(count == 1 for p in report._session.log.programs for count in p.traces.values())
 
 

@@ -25,7 +25,8 @@ def bound_arguments(model: PreTrainedModel, args: tuple[Any, ...], kwargs: Mappi
     bound = inspect.signature(type(model).generate).bind_partial(model, *args, **kwargs)
     named = dict(bound.arguments)
     named.pop("self", None)
-    return {**named, **named.pop("kwargs", {})}
+    rest = named.pop("kwargs", {})
+    return {**named, **rest}
 
 
 def resolved_config(model: PreTrainedModel, arguments: Mapping[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
