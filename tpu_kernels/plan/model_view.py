@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tpu_kernels.errors import ModelStructureError, explain
 from tpu_kernels.plan.match import LayerFacts
@@ -163,9 +162,3 @@ def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
             continue
         parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
         yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype))
-
-
-def original_attention(model: PreTrainedModel) -> str:
-    """The attention implementation that the model runs without us, `sdpa` or `eager` or a registered name."""
-    name = model.config._attn_implementation
-    return name if name in ALL_ATTENTION_FUNCTIONS or name == "eager" else "eager"
