@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
 from tpu_kernels import emulator
 from tpu_kernels.chips import ChipInfo, chip
 from tpu_kernels.errors import StackError, explain
+from tpu_kernels.runtime.host_constants import fold_host_constants
 
 CHIP_VARIABLE = "TPU_KERNELS_CHIP"
 _EMULATED_CHIP = "v5e"
@@ -70,3 +72,9 @@ def device_bytes(model: torch.nn.Module) -> int:
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             seen[id(tensor)] = local.numel() * local.element_size()
     return sum(seen.values())
+
+
+def compile_for_tpu(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    """torch_tpu's backend of torch.compile for the graphs of an enabled model, with its host constants folded."""
+    fold_host_constants(module)
+    return torch._dynamo.lookup_backend("tpu")(module, inputs)  # type: ignore[no-untyped-call]

@@ -16,6 +16,7 @@ from transformers import CompileConfig, PreTrainedModel
 from tpu_kernels.apply.late_failure import announce, not_finite, reinstate, silence, suspects, telling_line
 from tpu_kernels.apply.session import Session
 from tpu_kernels.errors import KernelFailedError
+from tpu_kernels.runtime.bridge import compile_for_tpu
 from tpu_kernels.runtime.dispatch import Program, traced_into
 from tpu_kernels.runtime.kv_cache import KernelCache
 
@@ -121,7 +122,7 @@ class CompiledForwards:
             name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
             program = Program(name)
             forward = _forward_with_own_code(self._session.model, name.replace(" ", "_"))
-            self._compiled[key] = (program, torch.compile(forward, **options))
+            self._compiled[key] = (program, torch.compile(forward, **{**options, "backend": compile_for_tpu}))
             self._session.log.programs.append(program)
         return key, *self._compiled[key]
 
