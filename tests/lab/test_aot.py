@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tpu_kernels.errors import CompileError
-from tpu_kernels.lab import aot
-from tpu_kernels.lab.aot import AotJob, attention_jobs, compile_jobs, one_line
+from tpu_kernels.lab import aot, processes
+from tpu_kernels.lab.aot import AotJob, attention_jobs, compile_jobs
 from tpu_kernels.lab.aot_worker import moved_bytes
 from tpu_kernels.ops.attention.cases import CASES, case
 
@@ -86,8 +86,7 @@ def test_a_compiler_that_dies_is_a_result(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aot, "_environment", dict)
-    monkeypatch.setattr(aot.sys, "executable", "/bin/false")
+    monkeypatch.setattr(processes.sys, "executable", "/bin/false")
     with pytest.raises(CompileError, match="could not be started to compile for v6e:2x2"):
         compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"]), "v6e")
 
@@ -118,12 +117,6 @@ ENTRY %main (k: bf16[8,128]) -> f32[4] {
 }
 """
     assert moved_bytes(hlo) == 8 * 128 * 2 + 2 * 4 * 4
-
-
-def test_one_line() -> None:
-    message = "JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out\nof  memory\nSee https://openxla.org\n\nmore"
-    assert one_line(message) == "Ran out of memory"
-    assert one_line("x" * 500) == "x" * 239 + "…"
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,19 +10,17 @@ The compiler runs in a process of its own, one per generation: libtpu and the em
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tpu_kernels.chips import CHIPS, chip
-from tpu_kernels.errors import CompileError, explain
+from tpu_kernels.chips import CHIPS
 from tpu_kernels.lab.jax_source import STATIC_ATTENTION
+from tpu_kernels.lab.messages import one_line
+from tpu_kernels.lab.processes import Answer, compile_answers
+from tpu_kernels.lab.targets import target_of
 from tpu_kernels.ops.attention.cases import CASES, AttentionCase
 from tpu_kernels.ops.attention.contract import DTYPES
 
@@ -32,8 +30,7 @@ GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
 REPRESENTATIVES: Final = ("qwen3-0.6b", "gpt-oss-20b", "gemma-2-9b", "phi-3-mini", "falcon-7b", "deepseek-v2-lite")
 """Models whose cases differ in kind: head sizes of 128, 64, 256, 96 and 192, groups of 2, 8, 1 and 71."""
 
-MAX_DEATHS: Final = 3
-"""Compiler processes that may die before `compile_jobs` gives up."""
+_WORKER: Final = "tpu_kernels.lab.aot_worker"
 
 Argument = tuple[tuple[int, ...], str] | None
 """Shape and dtype of an array, or None for an argument that is left out."""
@@ -103,47 +100,6 @@ def compile_jobs(jobs: Sequence[AotJob], generation: str, *, timeout: float = 90
         ValueError: unknown generation.
         CompileError: the compiler could not be started, died again and again, or took more than `timeout` seconds.
     """
-    topology = chip(generation).topology
-    results: list[AotResult] = []
-    deaths = 0
-    while len(results) < len(jobs):
-        remaining = jobs[len(results) :]
-        answers, log = _run_worker(remaining, topology, timeout)
-        results += [_result(job, generation, answer) for job, answer in zip(remaining, answers, strict=False)]
-        if len(answers) < len(remaining):
-            deaths += 1
-            if deaths > MAX_DEATHS:
-                raise CompileError(
-                    explain(
-                        f"libtpu died on {deaths} of {len(results) + 1} kernels compiled for {generation}.",
-                        got=_last_line(log),
-                        next_step="run one of them with `python -m tpu_kernels.lab.aot --case NAME`",
-                    )
-                )
-            died = {"error": f"the compiler died: {_last_line(log)}", "seconds": 0.0}
-            results.append(_result(remaining[len(answers)], generation, died))
-    return results
-
-
-def one_line(message: str, width: int = 240) -> str:
-    """The telling part of a compiler's message, as one line of at most `width` characters."""
-    text = re.sub(r"\s+", " ", message.split("\n\n")[0].split("\nSee https")[0]).strip()
-    text = re.sub(r"^JaxRuntimeError: (INVALID_ARGUMENT|RESOURCE_EXHAUSTED|INTERNAL|UNIMPLEMENTED): ", "", text)
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _result(job: AotJob, generation: str, answer: dict[str, Any]) -> AotResult:
-    error = answer["error"]
-    return AotResult(
-        job,
-        generation,
-        None if error is None else one_line(error),
-        answer["seconds"],
-        answer.get("moved_bytes", 0),
-    )
-
-
-def _run_worker(jobs: Sequence[AotJob], topology: str, timeout: float) -> tuple[list[dict[str, Any]], str]:
     requests = [
         {
             "kernel": str(job.kernel),
@@ -153,52 +109,20 @@ def _run_worker(jobs: Sequence[AotJob], topology: str, timeout: float) -> tuple[
         }
         for job in jobs
     ]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tpu_kernels.lab.aot_worker", topology],
-            input="".join(json.dumps(request) + "\n" for request in requests),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=_environment(),
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CompileError(
-            explain(
-                f"Compiling for {topology} took more than {timeout:.0f} s.",
-                next_step="compile fewer cases at once, or raise the timeout",
-            )
-        ) from error
-    lines = done.stdout.splitlines()
-    if not lines:
-        raise CompileError(
-            explain(
-                f"libtpu could not be started to compile for {topology}.",
-                needs="the packages jax and libtpu",
-                got=_last_line(done.stderr),
-                next_step="pip install 'tpu-kernels[tpu]'",
-            )
-        )
-    return [json.loads(line) for line in lines[1:]], done.stderr
+    topology = target_of(generation).topology
+    answers = compile_answers(_WORKER, topology, requests, timeout=timeout, what="kernels")
+    return [_result(job, generation, answer) for job, answer in zip(jobs, answers, strict=True)]
 
 
-def _environment() -> dict[str, str]:
-    """That of this process without the emulator's settings, and with what keeps libtpu quiet and shareable."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("TPU_LIBRARY_PATH", "WORLD_SIZE")}
-    environment.update(
-        JAX_PLATFORMS="cpu",
-        TPU_WORKER_HOSTNAMES="localhost",
-        TPU_SKIP_MDS_QUERY="1",
-        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-        PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+def _result(job: AotJob, generation: str, answer: Answer) -> AotResult:
+    error = answer["error"]
+    return AotResult(
+        job,
+        generation,
+        None if error is None else one_line(error),
+        answer["seconds"],
+        answer.get("moved_bytes", 0),
     )
-    return environment
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,0 +1,46 @@
+"""Captures programs on the emulated TPU, in a process of its own.
+
+Started by `capturing`, never imported by it: `python -m …capture_worker FOLDER`, with a JSON request on standard
+input. The programs go into FOLDER, the answer, `{"error": …}`, onto standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tpu_kernels import emulator
+from tpu_kernels.errors import TpuKernelsError
+from tpu_kernels.lab.programs.program import Program, save_programs
+from tpu_kernels.lab.programs.requests import FunctionCase, ModelCase
+
+
+def main(folder: str) -> None:
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # libraries print; the answer goes to a handle of its own
+    request = json.loads(sys.stdin.read())
+    answer: dict[str, Any] = {"error": None}
+    try:
+        emulator.start()
+        save_programs(_captured(request), Path(folder))
+    except TpuKernelsError as error:
+        answer["error"] = {"type": type(error).__name__, "message": str(error)}
+    except Exception as error:  # a model's or a function's own failure is the answer
+        answer["error"] = {"type": None, "message": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer), file=answers, flush=True)
+
+
+def _captured(request: dict[str, Any]) -> list[Program]:
+    if "model" in request:
+        from tpu_kernels.lab.programs.model_steps import capture_steps
+
+        return capture_steps(ModelCase(**{**request["model"], "steps": tuple(request["model"]["steps"])}))
+    from tpu_kernels.lab.programs.function import capture_function
+
+    return [capture_function(FunctionCase(**case)) for case in request["functions"]]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
