@@ -14,9 +14,9 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from tests.emulator.architectures import architectures
 from tests.support.models import TINY, Pair, generate_reference, left_padded, pair, prompt
 from tpu_kernels import emulator, enable_tpu_kernels
+from tpu_kernels.harness.coverage.architectures import load_architectures
 
 CONFIGS = {
     "llama": lambda: LlamaConfig(**TINY, num_hidden_layers=2),
@@ -114,8 +114,8 @@ def test_experts_decode_from_one_graph() -> None:
 
 
 def test_a_model_with_recurrent_layers_decodes_with_kernels() -> None:
-    entry = architectures()["bamba"]
-    both = pair(BambaConfig(**entry["arguments"]))
+    entry = load_architectures()["bamba"]
+    both = pair(BambaConfig(**entry.arguments))
     ids, mask = left_padded([20, 33])
     with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
         for rows in (ids[1:, -33:], ids):

@@ -10,9 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from tests.support.models import TINY, Pair, biting_weights_, generate_reference, prompt
+from tests.support.models import TINY, Pair, generate_reference, prompt
 from tpu_kernels import disable_tpu_kernels, enable_tpu_kernels
 from tpu_kernels.apply.generation.shapes import probe_cache_shapes
+from tpu_kernels.harness.weights import biting_weights_
 
 
 def snapshot(model: torch.nn.Module) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from tests.support.models import TINY, biting_weights_
+from tests.support.models import TINY
 from tpu_kernels import emulator
+from tpu_kernels.harness.weights import biting_weights_
 
 OPTIONS = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 

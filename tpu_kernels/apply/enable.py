@@ -62,6 +62,14 @@ def _check_on_tpu(model: PreTrainedModel) -> None:
 
 def _refuse_rejected(plan: SwapPlan) -> None:
     for entry in plan.kept:
+        if entry.obstacle is not None:
+            raise KernelRejectedError(
+                explain(
+                    f"No kernel can replace `{entry.path}` ({entry.facts.class_name}).",
+                    got=entry.obstacle,
+                    next_step=f'keep it with on_reject="fallback", or leave it out with exclude=["{entry.path}"].',
+                )
+            )
         if entry.rejected:
             raise KernelRejectedError(
                 rejection_message(entry.path, entry.facts.class_name, entry.rejected, plan.generation)
@@ -96,10 +104,15 @@ def _swap(
     """Give every candidate layer its dispatch. Only here, and in the hooks, is the model changed."""
     model = session.model
     by_path: dict[str, PlanEntry] = {entry.path: entry for entry in plan.entries}
-    session.configs.install(model, session.journal)
+    layers = list(attention_layers(model))
+    if any(layer.obstacle is None for layer in layers):
+        session.configs.install(model, session.journal)
     entries = []
-    for layer in attention_layers(model):
+    for layer in layers:
         entry = by_path[layer.path]
+        if layer.obstacle is not None:
+            entries.append(_report_entry(entry, None, entry.reason))
+            continue
         kernel = loaded.get(entry.kernel.name) if entry.kernel else None
         reason = failed.get(entry.kernel.name, entry.reason) if entry.kernel else entry.reason
         tuning = kernel.spec.tuning(plan.generation) if kernel else {}

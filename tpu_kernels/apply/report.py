@@ -96,6 +96,18 @@ class EnableReport:
             runs[program.name] += program.runs
         return dict(runs)
 
+    @property
+    def programs_per_bucket(self) -> dict[tuple[int, int], int]:
+        """How many graphs there are for each batch size (rows, beams included) and cache length."""
+        programs = self._session.log.programs if self._session is not None else []
+        return dict(Counter((program.batch, program.cache_length) for program in programs))
+
+    @property
+    def compile_seconds(self) -> dict[str, float]:
+        """Wall seconds that the first run of each graph took, by name."""
+        programs = self._session.log.programs if self._session is not None else []
+        return {program.name: program.compile_seconds for program in programs}
+
     def warm_up(
         self, batch_sizes: Iterable[int] = (1,), max_lens: Iterable[int] = (256,), *, progress: bool = True
     ) -> tuple[WarmUpStep, ...]:
@@ -148,6 +160,10 @@ class EnableReport:
         calls = [(call.path, call.phase, call.chosen, str(call.steps), call.reason or "covered") for call in self.calls]
         if calls:
             parts.append(render_rows("calls", ("layer", "phase", "ran", "steps", "why"), calls))
+        parts += [
+            f"programs: {count} for batch {batch}, cache {length}"
+            for (batch, length), count in self.programs_per_bucket.items()
+        ]
         parts += [f"note: {note}" for note in self.notes]
         return "\n".join(parts)
 

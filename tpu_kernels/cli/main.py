@@ -11,11 +11,16 @@ import typer
 
 from tpu_kernels import __version__
 from tpu_kernels._logging import verbosity
+from tpu_kernels.cli.compile import compile
+from tpu_kernels.cli.coverage import coverage
+from tpu_kernels.cli.cost import cost
 from tpu_kernels.cli.demo import demo
 from tpu_kernels.cli.doctor import doctor
 from tpu_kernels.cli.emulate import emulate
+from tpu_kernels.cli.generate import generate
 from tpu_kernels.cli.plan import plan
 from tpu_kernels.cli.specs import specs
+from tpu_kernels.cli.tune import tune
 from tpu_kernels.errors import TpuKernelsError
 
 app = typer.Typer(
@@ -26,11 +31,16 @@ app = typer.Typer(
     add_completion=False,
 )
 
+app.command()(compile)
+app.command()(coverage)
+app.command()(cost)
 app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(emulate)
+app.command()(generate)
 app.command()(plan)
 app.command()(specs)
+app.command()(tune)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from tpu_kernels.harness.coverage.row import Row
     from tpu_kernels.registry import Registry
     from tpu_kernels.runtime.stack import Finding
 
@@ -49,3 +51,24 @@ def print_registry(registry: Registry) -> None:
         place = f"{registry.provider_of(spec.name)}\n{spec.cite('name')}"
         table.add_row(Text(spec.name), Text(kernel), Text(place))
     console.print(table)
+
+
+def print_coverage(total: int, run: Callable[[Callable[[Row], None]], list[Row]]) -> list[Row]:
+    """Run with a bar on stderr; each row is printed as it comes, then the counts. Returns the rows."""
+    from tpu_kernels.harness.coverage.table import COLUMNS, cells, summary
+
+    console = Console(highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("architectures", total=total)
+
+        def show(row: Row) -> None:
+            bar.advance(task)
+            name, *values = cells(row)
+            text = "  ".join(f"{column} {value}" for column, value in zip(COLUMNS[1:4], values, strict=False))
+            style = "green" if row.right else "bold red"
+            console.print(Text.assemble((name, style), f"  {text}  {values[-1]}"), soft_wrap=True)
+
+        rows = run(show)
+    console.print(summary(rows))
+    return rows

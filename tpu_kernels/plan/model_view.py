@@ -1,7 +1,8 @@
 """The layers of a transformers model that a kernel could replace, found by structure and class.
 
 Nothing here knows a model family. An attention module is a module that carries a transformers config and whose
-`forward` asks transformers' attention interface for the function to call.
+`forward` asks transformers' attention interface for the function to call. One that is called attention and computes
+it by itself is seen too: it is kept, and the plan says so.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ from tpu_kernels.plan.match import LayerFacts
 
 @dataclass(frozen=True)
 class Layer:
-    """One candidate: where it is, what kind of layer it is, and what is known of it."""
+    """One candidate: where it is, what kind of layer it is, and what is known of it.
+
+    `obstacle` says why no kernel whatsoever can take its place, or is None.
+    """
 
     path: str
     op: str
     module: torch.nn.Module
     facts: LayerFacts
+    obstacle: str | None = None
 
 
 @lru_cache(maxsize=1024)
@@ -152,13 +157,34 @@ def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: t
 
 
 def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
-    """Every attention module of `model` that goes through transformers' attention interface, in module order."""
+    """Every attention module of `model`, in module order; those outside transformers' attention interface have an
+    obstacle."""
+    swappable = [path for path, module in model.named_modules() if _is_swappable(module)]
+    seen: list[str] = []
     for path, module in model.named_modules():
-        config = getattr(module, "config", None)
-        if not isinstance(config, PreTrainedConfig) or isinstance(module, PreTrainedModel):
-            continue
-        kind: Any = type(module)
-        if not _calls_attention_interface(kind):
-            continue
-        parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
-        yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype))
+        if path in swappable:
+            seen.append(path)
+            parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
+            config: Any = module.config
+            yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype))
+        elif _computes_attention_itself(module) and not _touches(path, (*swappable, *seen)):
+            seen.append(path)
+            facts = LayerFacts(class_name=type(module).__name__)
+            yield Layer(path, "attention", module, facts, "it does not use transformers' attention interface")
+
+
+def _is_swappable(module: torch.nn.Module) -> bool:
+    if not isinstance(getattr(module, "config", None), PreTrainedConfig) or isinstance(module, PreTrainedModel):
+        return False
+    kind: Any = type(module)
+    return bool(_calls_attention_interface(kind))
+
+
+def _computes_attention_itself(module: torch.nn.Module) -> bool:
+    name = type(module).__name__
+    return name.endswith("Attention") and type(module).__module__.startswith("transformers.")
+
+
+def _touches(path: str, others: tuple[str, ...]) -> bool:
+    """Whether `path` contains one of `others` or stands inside one."""
+    return any(other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in others)

@@ -22,7 +22,8 @@ POLICIES: tuple[Policy, ...] = ("auto", "always")
 class PlanEntry:
     """One candidate layer: the kernel chosen for it, or why none was.
 
-    `rejected` names every requirement that stood against a kernel; `reason` is the sentence for people.
+    `rejected` names every requirement that stood against a kernel, `obstacle` what stands against every kernel;
+    `reason` is the sentence for people.
     """
 
     path: str
@@ -31,6 +32,7 @@ class PlanEntry:
     kernel: KernelSpec | None
     reason: str
     rejected: tuple[Rejection, ...] = ()
+    obstacle: str | None = None
 
     @property
     def swapped(self) -> bool:
@@ -98,6 +100,8 @@ def plan_layers(
         unselected = _selected(layer.path, include, exclude)
         if unselected is not None:
             entries.append(PlanEntry(layer.path, layer.op, layer.facts, None, unselected))
+        elif layer.obstacle is not None:
+            entries.append(PlanEntry(layer.path, layer.op, layer.facts, None, layer.obstacle, obstacle=layer.obstacle))
         else:
             entries.append(choose(layer, registry.for_op(layer.op), generation))
     return tuple(entries)

@@ -36,9 +36,14 @@ class Program:
     """One compiled graph of a model: what its layers decided when it was traced, and how often it ran.
 
     `traces` counts how often Dynamo traced it: more than once means that something in its inputs was not static.
+    `compile_seconds` is the wall time of its first run, in which it was traced and compiled.
     """
 
     name: str
+    batch: int = 0
+    tokens: int = 0
+    cache_length: int = 0
+    compile_seconds: float = 0.0
     decisions: dict[str, Decision] = field(default_factory=dict)
     traces: Counter[str] = field(default_factory=Counter)
     runs: int = 0

@@ -6,6 +6,7 @@ the guards of one short and makes every unforeseen retrace an error instead of a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from transformers import CompileConfig, PreTrainedModel
 
+from tpu_kernels.apply.generation.signs_of_life import signs_of_life
 from tpu_kernels.apply.late_failure import announce, not_finite, reinstate, silence, suspects, telling_line
 from tpu_kernels.apply.session import Session
 from tpu_kernels.errors import KernelFailedError
@@ -120,7 +122,7 @@ class CompiledForwards:
         if key not in self._compiled:
             name = f"{'decode' if tokens == 1 else 'prefill'} batch {batch} tokens {tokens} cache {key[0]}"
             name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
-            program = Program(name)
+            program = Program(name, batch, tokens, key[0])
             forward = _forward_with_own_code(self._session.model, name.replace(" ", "_"))
             self._compiled[key] = (program, torch.compile(forward, **{**options, "backend": compile_for_tpu}))
             self._session.log.programs.append(program)
@@ -128,7 +130,13 @@ class CompiledForwards:
 
     def _run(self, program: Program, compiled: Callable[..., Any], inputs: dict[str, Any]) -> Any:
         with traced_into(program), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-            return compiled(**inputs)
+            if program.runs:
+                return compiled(**inputs)
+            started = time.monotonic()
+            with signs_of_life(f"compiling {program.name}"):
+                outputs = compiled(**inputs)
+            program.compile_seconds = time.monotonic() - started
+            return outputs
 
     def _forget(self, key: tuple[Any, ...], program: Program) -> None:
         del self._compiled[key]

@@ -40,6 +40,8 @@ HOOKED_METHODS = (
     "init_continuous_batching",
 )
 
+NO_INTERFACE = "no layer uses transformers' attention interface"
+
 
 @dataclass(eq=False)
 class GenerationHooks:
@@ -77,7 +79,8 @@ class GenerationHooks:
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         session = self.session
         arguments = bound_arguments(session.model, args, kwargs)
-        reason = plain_reason(session.model, arguments) or self._shapes().obstacle
+        reason = plain_reason(session.model, arguments) if session.layers else NO_INTERFACE
+        reason = reason or self._shapes().obstacle
         device = _token_device(arguments)
         if reason is None and device.type != "cpu" and _has_own_processors(arguments):
             reason = "logits processors or stopping criteria of the caller's own, with inputs on the TPU"

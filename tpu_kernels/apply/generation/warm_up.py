@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WarmUpStep:
-    """What one (batch size, cache length) took: wall seconds, and the graphs that were compiled for it."""
+    """What one (batch size, length) took: wall seconds in all, and the graphs that were compiled for it with the
+    seconds of each. Where another length shares the cache length, there is nothing left to compile."""
 
     batch_size: int
     max_len: int
     seconds: float
-    programs: tuple[str, ...]
+    programs: dict[str, float]
+
+    def __str__(self) -> str:
+        compiled = ", ".join(f"{name}: {seconds:.1f} s" for name, seconds in self.programs.items())
+        return f"batch {self.batch_size}, {self.max_len} tokens: {self.seconds:.1f} s ({compiled or 'compiled before'})"
 
 
 def warm_up(
@@ -41,6 +46,8 @@ def warm_up(
             if bar is not None and task is not None:
                 bar.update(task, description=f"compiling batch {batch}, {length} tokens")
             steps.append(_warm(session, batch, length))
+            if bar is not None:
+                bar.console.print(str(steps[-1]), highlight=False)
             if bar is not None and task is not None:
                 bar.advance(task)
     return tuple(steps)
@@ -74,4 +81,5 @@ def _warm(session: Session, batch: int, length: int) -> WarmUpStep:
         max_cache_len=length - 1,
     )
     seconds = time.monotonic() - started
-    return WarmUpStep(batch, length, seconds, tuple(program.name for program in session.log.programs[known:]))
+    compiled = {program.name: program.compile_seconds for program in session.log.programs[known:]}
+    return WarmUpStep(batch, length, seconds, compiled)

@@ -1,0 +1,62 @@
+"""`tpu-kernels coverage`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpu_kernels.cli.tables import print_coverage
+from tpu_kernels.harness.coverage.collect import PAGE, collect, page, select
+from tpu_kernels.harness.coverage.row import Flow
+
+
+def coverage(
+    names: Annotated[list[str] | None, typer.Argument(help="Architectures by name.", show_default=False)] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every architecture that plain transformers gets right.")
+    ] = False,
+    shard: Annotated[str | None, typer.Option(help="Every Nth of them, from the Ith: I/N, I from 0.")] = None,
+    architectures: Annotated[
+        Path | None, typer.Option(help="JSON file that lists them; default: that of the source checkout.")
+    ] = None,
+    flow: Annotated[Flow, typer.Option(help="An enabled model, or transformers' own static cache.")] = "tpu-kernels",
+    spec: Annotated[
+        list[str] | None, typer.Option("--spec", help="Further spec file or folder, preferred; may be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the page here; --all writes docs/coverage.md of the checkout.")
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="Keep rows in this file; those that it holds are not run again.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Architectures side by side.")] = 1,
+) -> None:
+    """Generate with many architectures on the emulated TPU, enabled, and compare each with transformers on the CPU.
+
+    Exit code 1 if one is not equal.
+    """
+    try:
+        selected = select(names or [], shard, every, architectures)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    results = print_coverage(
+        len(selected),
+        lambda progress: collect(
+            selected,
+            file=architectures,
+            flow=flow,
+            specs=spec or (),
+            rows_file=rows,
+            processes=processes,
+            progress=progress,
+        ),
+    )
+    if output is None and every and flow == "tpu-kernels":
+        output = PAGE
+    if output is not None:
+        output.write_text(page(results, f"tpu-kernels coverage {'--all' if every else ''}".strip()))
+        print(f"written: {output}")
+    if not all(row.right for row in results):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""What kernel authors run: models whose features bite, and the comparison of many architectures with transformers."""

@@ -1,0 +1,1 @@
+"""Running a model from the command line."""
