@@ -119,6 +119,12 @@ def test_without_its_scalars_a_loop_is_guessed_and_says_so(compiled: dict[str, S
     assert simulate(only_kernel(result).schedule, hbm_timing(result.chip)).unknown_branches > 0
 
 
+def test_vmem_is_at_least_scratch_and_two_of_each_block(compiled: dict[str, ScheduledJob]) -> None:
+    block = 512 * 128 * 4  # in, out, and a sum of the same size
+    assert compiled["blocks"].vmem_bytes == 2 * block + 2 * block + block
+    assert compiled["copies, 3"].vmem_bytes == 2 * 64 * 128 * 4 + 64 * 128 * 4
+
+
 def test_every_bundle_has_its_row_of_utilization(compiled: dict[str, ScheduledJob]) -> None:
     for result in compiled.values():
         dump = only_kernel(result)

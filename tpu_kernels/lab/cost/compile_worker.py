@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from tpu_kernels.lab.cost.steering import steering_values
+from tpu_kernels.lab.cost.steering import pallas_calls
 from tpu_kernels.lab.jax_source import load_source
 
 
@@ -46,13 +46,17 @@ def _answer(request: dict[str, Any], sharding: Any) -> dict[str, Any]:
 
         hlo = jax.jit(call).trace(*arguments).lower(lowering_platforms=("tpu",)).compile().as_text()
         values = {int(number): value for number, value in request["values"].items()}
-        steering = steering_values(call, arguments, values)
+        kernels = pallas_calls(call, arguments, values)
     except Exception as error:  # whatever loading, tracing, lowering or libtpu raises is the answer
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - started}
     finally:
         _move(Path(request["dumped_to"]), folder)
     (folder / "optimized.hlo").write_text(hlo)
-    return {"error": None, "seconds": time.monotonic() - started, "steering": steering}
+    return {
+        "error": None,
+        "seconds": time.monotonic() - started,
+        "kernels": {name: call._asdict() for name, call in kernels.items()},
+    }
 
 
 def _move(dumped_to: Path, folder: Path) -> None:

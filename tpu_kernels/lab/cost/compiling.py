@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tpu_kernels.chips import ChipInfo, chip
-from tpu_kernels.lab.aot import AotJob, one_line
+from tpu_kernels.chips import ChipInfo
+from tpu_kernels.lab.aot import AotJob
 from tpu_kernels.lab.cost.dumps import KernelDump, libtpu_arguments, read_dumps
 from tpu_kernels.lab.cost.hlo import HloInstruction
 from tpu_kernels.lab.cost.xla_time import Arguments, ProgramCost, program_cost
+from tpu_kernels.lab.messages import one_line
 from tpu_kernels.lab.processes import compile_answers, compiler_environment
+from tpu_kernels.lab.targets import target_of
 
 _WORKER: Final = "tpu_kernels.lab.cost.compile_worker"
 
@@ -31,6 +33,8 @@ class ScheduledJob:
     dumps: Mapping[str, KernelDump] = field(default_factory=dict, repr=False)
     steering: Mapping[str, Arguments] = field(default_factory=dict)
     """Values of the scalar-prefetch operands of each Pallas kernel, by its name."""
+    vmem_bytes: int = 0
+    """What the largest kernel takes of VMEM at least: its scratch arrays, and two buffers for each block."""
 
     @property
     def ok(self) -> bool:
@@ -47,21 +51,21 @@ class ScheduledJob:
 
 def schedule_jobs(
     jobs: Sequence[AotJob],
-    generation: str,
+    target: str,
     *,
     values: Sequence[Mapping[int, Any]] | None = None,
     timeout: float = 900.0,
 ) -> list[ScheduledJob]:
-    """Compiles `jobs` for `generation` in one new process and reads the schedules.
+    """Compiles `jobs` for `target`, a generation or a topology ("v5e:1x1"), and reads the schedules.
 
     `values` are for each job the contents of some arguments, by position, as nested lists: those from which the
     kernel's scalar-prefetch operands are computed. A job that the compiler refuses is a result with an `error`.
 
     Raises:
-        ValueError: unknown generation.
+        ValueError: unknown generation, malformed topology.
         CompileError: the compiler could not be started, died again and again, or took more than `timeout` seconds.
     """
-    info = chip(generation)
+    aim = target_of(target)
     given = values if values is not None else [{}] * len(jobs)
     with tempfile.TemporaryDirectory(prefix="tpu-kernels-cost-") as work:
         dumped_to = Path(work) / "dumps"
@@ -80,14 +84,14 @@ def schedule_jobs(
         ]
         answers = compile_answers(
             _WORKER,
-            info.topology,
+            aim.topology,
             requests,
             timeout=timeout,
             what="kernels",
             environment=compiler_environment(LIBTPU_INIT_ARGS=libtpu_arguments(dumped_to)),
         )
         return [
-            _scheduled(job, info, answer, Path(work) / str(number))
+            _scheduled(job, aim.chip, answer, Path(work) / str(number))
             for number, (job, answer) in enumerate(zip(jobs, answers, strict=True))
         ]
 
@@ -96,8 +100,9 @@ def _scheduled(job: AotJob, info: ChipInfo, answer: dict[str, Any], folder: Path
     if answer["error"] is not None:
         return ScheduledJob(job, info, one_line(answer["error"]), answer["seconds"])
     steering = {
-        name: {int(number): value for number, value in operands.items()}
-        for name, operands in answer["steering"].items()
+        name: {int(number): value for number, value in call["scalars"].items()}
+        for name, call in answer["kernels"].items()
     }
+    vmem_bytes = max((call["vmem_bytes"] for call in answer["kernels"].values()), default=0)
     hlo = (folder / "optimized.hlo").read_text()
-    return ScheduledJob(job, info, None, answer["seconds"], hlo, read_dumps(folder), steering)
+    return ScheduledJob(job, info, None, answer["seconds"], hlo, read_dumps(folder), steering, vmem_bytes)

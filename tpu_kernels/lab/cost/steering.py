@@ -1,25 +1,37 @@
-"""Which numbers steer a Pallas kernel in a given call: the values of its scalar-prefetch operands.
+"""What a traced function tells of its Pallas kernels: the numbers that steer them in a given call, and their VMEM.
 
-A kernel's wrapper computes them from some of its arguments (bounds, lengths, page tables). They are worked out here by
-running the part of the wrapper that depends on those arguments alone.
+The numbers are the values of the scalar-prefetch operands. A kernel's wrapper computes them from some of its arguments
+(bounds, lengths, page tables); here the part of the wrapper that depends on those arguments alone is run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-Steering = dict[str, dict[int, list[int]]]
-"""Values of scalar-prefetch operands by number, for each kernel by name."""
+TILE: Final = (8, 128)
+"""Rows and lanes of a vector register; arrays in VMEM are padded to it."""
 
 
-def steering_values(function: Callable[..., Any], arguments: Sequence[Any], values: Mapping[int, Any]) -> Steering:
-    """For each `pallas_call` in `function`, by name, the values of its scalar-prefetch operands by number.
+class PallasCall(NamedTuple):
+    """One `pallas_call`."""
+
+    scalars: dict[int, list[int]]
+    """Values of its scalar-prefetch operands, by number."""
+    vmem_bytes: int
+    """Of its scratch arrays and of two buffers for each block: what it takes at least."""
+
+
+def pallas_calls(
+    function: Callable[..., Any], arguments: Sequence[Any], values: Mapping[int, Any]
+) -> dict[str, PallasCall]:
+    """Each `pallas_call` in `function`, by name.
 
     arguments   shapes and dtypes that the function is traced with; None for one that is left out
     values      contents of some arguments, by position, as nested lists
@@ -29,12 +41,12 @@ def steering_values(function: Callable[..., Any], arguments: Sequence[Any], valu
     known: list[Any] = [
         jnp.asarray(values[place], arguments[place].dtype) if place in values else None for place in places
     ]
-    found: Steering = {}
+    found: dict[str, PallasCall] = {}
     _walk(closed.jaxpr, closed.consts, known, found)
     return found
 
 
-def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: Steering) -> list[Any]:
+def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: dict[str, PallasCall]) -> list[Any]:
     """What is known of the results of `jaxpr`, None for the rest; kernels on the way are added to `found`."""
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known.update(zip(jaxpr.invars, inputs, strict=True))
@@ -48,11 +60,12 @@ def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: Steer
         results: list[Any] = [None] * len(equation.outvars)
         if equation.primitive.name == "pallas_call":
             steers = operands[: equation.params["grid_mapping"].num_index_operands]
-            found[_name(equation)] = {
+            scalars = {
                 number: np.asarray(operand).ravel().tolist()
                 for number, operand in enumerate(steers)
                 if operand is not None
             }
+            found[_name(equation)] = PallasCall(scalars, _vmem_bytes(equation.params))
         elif equation.primitive.name in ("pjit", "jit", "closed_call") and inner is not None:
             results = _walk(inner.jaxpr, inner.consts, operands, found)
         elif all(operand is not None for operand in operands):
@@ -60,6 +73,24 @@ def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: Steer
             results = list(answer) if equation.primitive.multiple_results else [answer]
         known.update(zip(equation.outvars, results, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
+
+
+def _vmem_bytes(params: Mapping[str, Any]) -> int:
+    mapping, kernel = params["grid_mapping"], params["jaxpr"]
+    blocks = [block.transformed_block_aval for block in mapping.block_mappings]
+    count = mapping.num_scratch_operands
+    scratch = [variable.aval for variable in kernel.invars[len(kernel.invars) - count :]] if count else []
+    return 2 * sum(map(_padded_bytes, blocks)) + sum(map(_padded_bytes, scratch))
+
+
+def _padded_bytes(ref: Any) -> int:
+    """Bytes of an array in VMEM; none for one in another memory, such as semaphores and scalars."""
+    if str(ref.memory_space).rsplit(".", 1)[-1].lower() not in ("vmem", "default", "none"):
+        return 0
+    itemsize = jnp.dtype(ref.dtype).itemsize
+    *outer, rows, lanes = (1, 1, *ref.shape)
+    rows, lanes = -(-rows // TILE[0]) * TILE[0], -(-lanes // TILE[1]) * TILE[1]
+    return math.prod(outer) * rows * lanes * itemsize
 
 
 def _name(equation: Any) -> str:

@@ -7,7 +7,7 @@ with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,6 +114,12 @@ class _Program:
         self.clock = _Clock(hbm_bandwidth(chip))
         self.ops: list[OpCost] = []
         self.traces: dict[str, Trace] = {}
+        self.alike = {
+            _signature(module, one): dumps[one.name]
+            for instructions in module.computations.values()
+            for one in instructions
+            if one.name in dumps
+        }
 
     def run(self, computation: str, times: int = 1) -> None:
         for instruction in self.module.computations[computation]:
@@ -160,7 +166,7 @@ class _Program:
         self._add(instruction, seconds, busy * times, read * times, written * times, trace, times)
 
     def _trace(self, instruction: HloInstruction) -> Trace | None:
-        dump = self.dumps.get(instruction.name)
+        dump = self.dumps.get(instruction.name) or self.alike.get(_signature(self.module, instruction))
         if dump is None:
             return None
         if instruction.name not in self.traces:
@@ -180,6 +186,16 @@ class _Program:
     ) -> None:
         names = instruction.name, instruction.opcode, instruction.op_name
         self.ops.append(OpCost(*names, seconds, busy, read, written, trace, times))
+
+
+def _signature(module: HloModule, instruction: HloInstruction) -> Hashable:
+    """What two instructions share that do the same: the compiler schedules only one of them, and so dumps one."""
+    operands = tuple(operand.results for operand in module.operands(instruction))
+    bodies = tuple(
+        tuple((one.opcode, one.results) for one in module.computations.get(called, ())) for called in instruction.called
+    )
+    name = instruction.name.rsplit(".", 1)[0] if instruction.opcode == "custom-call" else ""
+    return instruction.opcode, name, instruction.results, operands, bodies
 
 
 def program_cost(

@@ -1,0 +1,157 @@
+"""The search: every candidate on every case, by the estimate or on the TPU of this machine.
+
+A spec has one tuning per generation, for all layers and phases. So a candidate is judged over all cases together: by
+the geometric mean of its times against those of the sizes that the kernel picks itself, and it must not be much slower
+on any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tpu_kernels._logging import logger
+from tpu_kernels.chips import CHIPS, ChipInfo
+from tpu_kernels.lab.aot import AotJob
+from tpu_kernels.lab.cost.compiling import ScheduledJob, schedule_jobs
+from tpu_kernels.lab.cost.subject import Subject
+from tpu_kernels.specs import KernelSpec
+
+Tuning = Mapping[str, int]
+Search = Callable[[str], Sequence[Subject]]
+
+OWN_SIZES: Final[Tuning] = {}
+"""The candidate by which the kernel picks its sizes itself."""
+
+CANDIDATES: Final[tuple[Tuning, ...]] = (OWN_SIZES, *({"block_k": size} for size in (1024, 512, 256, 128)))
+
+VMEM_SHARE: Final = 0.8
+"""Part of a core's VMEM that a kernel's arrays may take. The rest is for what the compiler adds: values that do not
+fit the registers, and what other operations of a model keep there."""
+
+LEAST_GAIN: Final = 0.02
+"""A tuning must be this much faster over all cases to be written: estimates are no better than that."""
+
+WORST_LOSS: Final = 0.05
+"""And no case may become slower by more than this."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One candidate on one case."""
+
+    subject: Subject
+    tuning: Tuning
+    seconds: float | None
+    """None if it cannot be used."""
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the search found for one generation."""
+
+    generation: str
+    best: Tuning
+    """OWN_SIZES if nothing was better."""
+    gain: float
+    """How much faster `best` is over all cases: 0.1 means that times are divided by 1.1."""
+    measured: tuple[Measured, ...]
+    by: str
+    """"estimate", or "TPU" if the candidates were timed."""
+    note: str = ""
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    """Candidates that could not be used, and why."""
+
+    def times(self, tuning: Tuning) -> dict[str, float | None]:
+        """Seconds of a candidate, by case; None where it cannot be used."""
+        return {one.subject.name: one.seconds for one in self.measured if one.tuning == tuning}
+
+
+def tune(
+    spec: KernelSpec,
+    generations: Iterable[str],
+    subjects: Search,
+    *,
+    candidates: Sequence[Tuning] = CANDIDATES,
+    timer: Callable[[Sequence[Subject]], list[float | None]] | None = None,
+    timed_generation: str | None = None,
+) -> list[Tuned]:
+    """The best of `candidates` for each generation.
+
+    subjects           the calls to judge by, for a generation
+    timer              times calls on the TPU of this machine, which is a `timed_generation`; the other generations
+                       are judged by the estimate
+
+    A generation that is not known is left with the spec's default, and one line in the log says so. A candidate that
+    runs out of VMEM is not used. Raises CompileError where the compiler cannot be started.
+    """
+    results = []
+    for generation in generations:
+        if generation not in CHIPS:
+            logger.warning("%s: the TPU generation %r is not known; it keeps the default tuning", spec.name, generation)
+            results.append(Tuned(generation, spec.tuning(), 0.0, (), "estimate", "unknown generation: default kept"))
+            continue
+        calls = [(subject, candidate) for subject in subjects(generation) for candidate in candidates]
+        tuned_calls = [with_tuning(subject, candidate) for subject, candidate in calls]
+        if timer is not None and generation == timed_generation:
+            times = timer(tuned_calls)
+            measured = [
+                Measured(subject, candidate, seconds, "" if seconds else "it did not run")
+                for (subject, candidate), seconds in zip(calls, times, strict=True)
+            ]
+            results.append(choose(generation, measured, candidates, "TPU"))
+        else:
+            compiled = schedule_jobs(
+                [call.job for call in tuned_calls], generation, values=[call.values for call in tuned_calls]
+            )
+            measured = [
+                _estimated(subject, candidate, scheduled, CHIPS[generation])
+                for (subject, candidate), scheduled in zip(calls, compiled, strict=True)
+            ]
+            results.append(choose(generation, measured, candidates, "estimate"))
+    return results
+
+
+def with_tuning(subject: Subject, tuning: Tuning) -> Subject:
+    """The same call, with other keyword arguments for the kernel."""
+    job: AotJob = replace(subject.job, keywords={**subject.job.keywords, **tuning})
+    return replace(subject, job=job)
+
+
+def _estimated(subject: Subject, candidate: Tuning, scheduled: ScheduledJob, chip: ChipInfo) -> Measured:
+    if not scheduled.ok:
+        return Measured(subject, candidate, None, str(scheduled.error))
+    room = VMEM_SHARE * chip.vmem_bytes
+    if scheduled.vmem_bytes > room:
+        needed, given = scheduled.vmem_bytes / 2**20, room / 2**20
+        return Measured(subject, candidate, None, f"its arrays take {needed:.0f} of {given:.0f} MiB of VMEM")
+    return Measured(subject, candidate, scheduled.cost().seconds)
+
+
+def choose(generation: str, measured: Sequence[Measured], candidates: Sequence[Tuning], by: str) -> Tuned:
+    """The candidate with the shortest times over all cases, where it is safe and worth it."""
+    own = {one.subject.name: one.seconds for one in measured if one.tuning == OWN_SIZES}
+    best, gain, rejected = OWN_SIZES, 0.0, {}
+    for candidate in candidates:
+        times = {one.subject.name: one for one in measured if one.tuning == candidate}
+        bad = next((one for one in times.values() if one.seconds is None), None)
+        if bad is not None:
+            rejected[describe(candidate)] = f"{bad.subject.name}: {bad.why_not}"
+            continue
+        speedups = [base / one.seconds for name, one in times.items() if one.seconds and (base := own.get(name))]
+        if not speedups:
+            continue
+        mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) - 1
+        if mean >= max(gain, LEAST_GAIN) and min(speedups) >= 1 / (1 + WORST_LOSS):
+            best, gain = candidate, mean
+    for name, why in rejected.items():
+        logger.info("%s cannot be used on %s: %s", name, generation, why)
+    return Tuned(generation, best, gain, tuple(measured), by, rejected=rejected)
+
+
+def describe(tuning: Tuning) -> str:
+    """ "block_k 512", or "the kernel's own sizes"."""
+    return ", ".join(f"{name} {value}" for name, value in tuning.items()) or "the kernel's own sizes"
