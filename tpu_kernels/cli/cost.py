@@ -44,7 +44,8 @@ def cost(
     from rich.console import Console
 
     from tpu_kernels.errors import TpuKernelsError
-    from tpu_kernels.lab.cost.command import GENERATIONS, Request, cost_report
+    from tpu_kernels.lab.cost.command import Request, cost_report
+    from tpu_kernels.lab.cost.compare import GENERATIONS
 
     targets = (*(generation or ()), *(topology or ())) or GENERATIONS
     request = Request(tuple(targets), tuple(case or ()), dtype, batch, max_len, length)

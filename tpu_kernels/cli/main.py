@@ -12,8 +12,8 @@ import typer
 from tpu_kernels import __version__
 from tpu_kernels._logging import verbosity
 from tpu_kernels.cli.compile import compile
-from tpu_kernels.cli.coverage import coverage
 from tpu_kernels.cli.cost import cost
+from tpu_kernels.cli.coverage import coverage
 from tpu_kernels.cli.demo import demo
 from tpu_kernels.cli.doctor import doctor
 from tpu_kernels.cli.emulate import emulate
@@ -32,8 +32,8 @@ app = typer.Typer(
 )
 
 app.command()(compile)
-app.command()(coverage)
 app.command()(cost)
+app.command()(coverage)
 app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(emulate)

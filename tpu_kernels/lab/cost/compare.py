@@ -21,7 +21,7 @@ from tpu_kernels.specs import KernelSpec
 
 GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
 REPRESENTATIVES: Final = ("qwen3-0.6b/decode", "qwen3-0.6b/prefill", "gpt-oss-20b/decode")
-"""Cases that are costed when none are named: head sizes 128 and 64, groups of 2 and 8, with and without a window and sinks."""
+"""Cases that are costed when none are named: head sizes 128 and 64, groups of 2 and 8, the latter with a window."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+_CALLS: Final = ("pjit", "jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+
 TILE: Final = (8, 128)
 """Rows and lanes of a vector register; arrays in VMEM are padded to it."""
 
@@ -66,7 +68,7 @@ def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: dict[
                 if operand is not None
             }
             found[_name(equation)] = PallasCall(scalars, _vmem_bytes(equation.params))
-        elif equation.primitive.name in ("pjit", "jit", "closed_call") and inner is not None:
+        elif equation.primitive.name in _CALLS and inner is not None:
             results = _walk(inner.jaxpr, inner.consts, operands, found)
         elif all(operand is not None for operand in operands):
             answer = equation.primitive.bind(*operands, **equation.params)
@@ -87,8 +89,9 @@ def _padded_bytes(ref: Any) -> int:
     """Bytes of an array in VMEM; none for one in another memory, such as semaphores and scalars."""
     if str(ref.memory_space).rsplit(".", 1)[-1].lower() not in ("vmem", "default", "none"):
         return 0
-    itemsize = jnp.dtype(ref.dtype).itemsize
-    *outer, rows, lanes = (1, 1, *ref.shape)
+    itemsize = int(jnp.dtype(ref.dtype).itemsize)
+    sizes: list[int] = [1, 1, *ref.shape]
+    outer, rows, lanes = sizes[:-2], sizes[-2], sizes[-1]
     rows, lanes = -(-rows // TILE[0]) * TILE[0], -(-lanes // TILE[1]) * TILE[1]
     return math.prod(outer) * rows * lanes * itemsize
 

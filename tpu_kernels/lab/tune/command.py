@@ -48,8 +48,7 @@ def calls(spec: KernelSpec, cases: Sequence[str], *, batch: int | None = None, m
             whole = max_len or case.shape.length
             lengths = [int(whole * share) for share in SHARES] if case.shape.is_decode else [whole]
             for length in lengths:
-                sizes = {"batch": batch, "max_len": max_len, "length": length}
-                (subject,) = spec_subjects(spec, [case], generation, **sizes)
+                (subject,) = spec_subjects(spec, [case], generation, batch=batch, max_len=max_len, length=length)
                 found.append(replace(subject, name=f"{subject.name} {length}"))
         return found
 

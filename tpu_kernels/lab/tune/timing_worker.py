@@ -44,15 +44,16 @@ def _seconds(request: dict[str, Any]) -> float:
         for number, argument in enumerate(request["arguments"])
     ]
     call = jax.jit(lambda *args: function(*args, **keywords))
-    jax.block_until_ready(call(*arguments))
+    wait: Any = jax.block_until_ready
+    wait(call(*arguments))
     samples = []
     for _ in range(request["samples"]):
         started = time.perf_counter()
         for _ in range(request["calls"]):
             result = call(*arguments)
-        jax.block_until_ready(result)
+        wait(result)
         samples.append((time.perf_counter() - started) / request["calls"])
-    return statistics.median(samples)
+    return float(statistics.median(samples))
 
 
 def _array(shape: list[int], dtype: str, value: Any, seed: int) -> jax.Array:
