@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tpu_kernels.chips import CHIPS
 from tpu_kernels.lab.jax_source import STATIC_ATTENTION
+from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.messages import one_line
 from tpu_kernels.lab.processes import Answer, compile_answers
 from tpu_kernels.lab.targets import target_of
@@ -58,6 +59,10 @@ class AotResult:
     seconds: float
     moved_bytes: int = 0
     """Bytes written by what XLA runs around the kernels: copies, pads, changes of layout."""
+    memory: Memory | None = None
+    """None if it did not compile."""
+    vmem_bytes: int | None = None
+    """Most VMEM that a kernel of the job uses, None if the compiler does not say."""
 
     @property
     def ok(self) -> bool:
@@ -91,7 +96,7 @@ def attention_jobs(
 
 
 def compile_jobs(jobs: Sequence[AotJob], generation: str, *, timeout: float = 900.0) -> list[AotResult]:
-    """Compiles `jobs` one after the other for `generation`, in one new process.
+    """Compiles `jobs` one after the other for `generation` (or a topology, "v6e:1x1"), in one new process.
 
     A job that the compiler refuses is a result with an `error`, and so is one that kills the process; the rest is
     then compiled in another process.
@@ -122,6 +127,8 @@ def _result(job: AotJob, generation: str, answer: Answer) -> AotResult:
         None if error is None else one_line(error),
         answer["seconds"],
         answer.get("moved_bytes", 0),
+        Memory(**answer["memory"]) if answer.get("memory") else None,
+        answer.get("vmem_bytes"),
     )
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 
 from tpu_kernels.lab.jax_source import load_source
+from tpu_kernels.lab.memory import kernel_vmem
 
 _INSTRUCTION: Final = re.compile(r"^\s*(ROOT )?%\S+ = (?P<type>\(.*?\)|\S+) (?P<opcode>[\w-]+)\(")
 _SHAPE: Final = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
@@ -58,10 +59,17 @@ def _compile(job: dict[str, Any], sharding: Any) -> dict[str, Any]:
         arguments = [argument and _abstract(argument[0], argument[1], sharding) for argument in job["arguments"]]
         traced = jax.jit(lambda *args: function(*args, **keywords)).trace(*arguments)
         compiled = traced.lower(lowering_platforms=("tpu",)).compile()
-        moved = moved_bytes(compiled.as_text())
+        hlo = compiled.as_text()
+        answer = {"moved_bytes": moved_bytes(hlo), "memory": _memory(compiled), "vmem_bytes": kernel_vmem(hlo)}
     except Exception as error:  # whatever loading, tracing, lowering or libtpu raises is the answer
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - started}
-    return {"error": None, "seconds": time.monotonic() - started, "moved_bytes": moved}
+    return {"error": None, "seconds": time.monotonic() - started, **answer}
+
+
+def _memory(compiled: Any) -> dict[str, int]:
+    stats = compiled.memory_analysis()
+    fields = ("argument", "output", "alias", "temp", "generated_code")
+    return {name: int(getattr(stats, f"{name}_size_in_bytes")) for name in fields}
 
 
 def moved_bytes(hlo: str) -> int:

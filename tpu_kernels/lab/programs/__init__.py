@@ -7,8 +7,9 @@
 Capture and compiler run in processes of their own, so any process may call these functions.
 """
 
+from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.programs.capturing import capture_functions, capture_model
-from tpu_kernels.lab.programs.compiling import CompiledProgram, Memory, compile_programs
+from tpu_kernels.lab.programs.compiling import CompiledProgram, compile_programs
 from tpu_kernels.lab.programs.program import Program, load_programs, save_programs
 from tpu_kernels.lab.programs.requests import FLOWS, STEPS, FunctionCase, ModelCase, reference_cases
 

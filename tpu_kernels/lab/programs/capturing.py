@@ -67,21 +67,21 @@ def _ask(request: dict[str, Any], timeout: float, environment: dict[str, str]) -
                     got=f"exit code {done.returncode}: {last_line(done.stderr)}",
                 )
             )
-        error = json.loads(done.stdout.splitlines()[-1])["error"]
-        if error is not None:
-            raise _exception(error)
+        failure = json.loads(done.stdout.splitlines()[-1])["error"]
+        if failure is not None:
+            raise _exception(failure)
         return load_programs(Path(folder))
 
 
-def _exception(error: dict[str, Any]) -> TpuKernelsError:
+def _exception(failure: dict[str, Any]) -> TpuKernelsError:
     """The worker's exception: one of ours again, or a CompileError with its first line."""
-    kind = getattr(errors, error["type"], None) if error["type"] else None
+    kind = getattr(errors, failure["type"], None) if failure["type"] else None
     if kind is not None:
-        exception: TpuKernelsError = kind(error["message"])
+        exception: TpuKernelsError = kind(failure["message"])
         return exception
     return CompileError(
         explain(
             "The program could not be captured: the model's or the function's own code failed.",
-            got=one_line(error["message"]),
+            got=one_line(failure["message"]),
         )
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.messages import one_line
 from tpu_kernels.lab.processes import Answer, compile_answers, compiler_environment
 from tpu_kernels.lab.programs.program import Program, save_programs
@@ -15,25 +16,6 @@ from tpu_kernels.lab.targets import Target, target_of
 
 _WORKER: Final = "tpu_kernels.lab.programs.compile_worker"
 _DUMPED: Final = "(packed-bundles-post-ra|pre-delay_hlo|final_bundles)"
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of the chip's memory that a compiled program takes, by the compiler's own count."""
-
-    argument: int
-    output: int
-    alias: int
-    """Part of the output that lies in arguments: what is updated in place."""
-    temp: int
-    generated_code: int
-    peak_memory: int = 0
-    """The compiler's figure for the largest sum at one time, where it gives one."""
-
-    @property
-    def total(self) -> int:
-        """What must be free at once: arguments, outputs that are not arguments, temporaries and code."""
-        return self.argument + self.output - self.alias + self.temp + self.generated_code
 
 
 @dataclass(frozen=True)

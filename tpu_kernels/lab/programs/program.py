@@ -39,7 +39,7 @@ def save_programs(programs: Iterable[Program], folder: Path) -> Path:
     Raises ValueError where two programs would share their files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    index = []
+    index: list[dict[str, str]] = []
     for program in programs:
         if any(program.file_name == entry["file"] for entry in index):
             raise ValueError(f"two programs are called {program.name!r}")
