@@ -135,3 +135,25 @@ def xla_matmul(x, y):
 def xla_two_steps(x, y):
     """A product and a softmax of it: two fusions at least."""
     return jax.nn.softmax((x @ y).astype(jnp.float32), axis=-1).astype(x.dtype)
+
+
+def masked_blocks(x, runs):
+    """Exponentials of those blocks whose entry in `runs` [rows, columns], of 8-bit integers, is not 0."""
+    rows, columns = runs.shape
+
+    def kernel(steer, x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+        @pl.when(steer[pl.program_id(0), pl.program_id(1)].astype(jnp.int32) > 0)
+        def _():
+            out_ref[...] = jnp.exp(x_ref[...])
+
+    block = pl.BlockSpec((8, 128), lambda i, j, _: (i, j))
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(rows, columns), in_specs=[block], out_specs=block
+        ),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        name="masked_blocks",
+    )(runs, x)

@@ -24,7 +24,10 @@ JOBS = {
     "copies, 3": job("counted_copies", ((4096, 128), "float32"), ((1, 1), "int32")),
     "copies, 30": job("counted_copies", ((4096, 128), "float32"), ((1, 1), "int32")),
 }
-STEERED = {"copies, 3": {1: [[2]]}, "copies, 30": {1: [[29]]}}
+MASK = [[1, 0, 0], [2, 1, 0], [2, 2, 1], [0, 3, 3], [0, 0, 1]]
+JOBS["mask of words"] = job("masked_blocks", ((40, 384), "float32"), ((5, 3), "int32"))
+JOBS["mask of bytes"] = job("masked_blocks", ((40, 384), "float32"), ((5, 3), "int8"))
+STEERED = {"mask of words": {1: MASK}, "mask of bytes": {1: MASK}, "copies, 3": {1: [[2]]}, "copies, 30": {1: [[29]]}}
 
 
 @pytest.fixture(scope="module", params=GENERATIONS)
@@ -112,6 +115,13 @@ def test_prefetched_scalars_steer_loops(compiled: dict[str, ScheduledJob]) -> No
     waited = timing.latency_cycles + block / timing.bytes_per_cycle
     assert extra >= 27 * waited
     assert extra == pytest.approx(27 * (waited + len(loop)), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["mask of words", "mask of bytes"])
+def test_arrays_of_scalars_have_rows_and_narrow_elements(compiled: dict[str, ScheduledJob], name: str) -> None:
+    schedule, trace = only_kernel(compiled[name]).schedule, run(compiled[name])
+    entered = {trace.runs[region.start] for region in schedule.regions}
+    assert 9 in entered  # as many blocks as are not 0
 
 
 def test_without_its_scalars_a_loop_is_guessed_and_says_so(compiled: dict[str, ScheduledJob]) -> None:

@@ -53,7 +53,8 @@ def _by_generation(comparisons: Iterable[Comparison]) -> dict[str, list[Comparis
 
 
 def _print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
+    table.title_justify = "left"
     for column in columns:
         left = column in ("case", "limit by")
         table.add_column(column.replace(" ", "\n", 1), justify="left" if left else "right", no_wrap=left)

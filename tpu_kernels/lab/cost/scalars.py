@@ -33,7 +33,12 @@ def _word(value: int) -> int:
 
 def _shifted(value: int, places: int) -> int:
     """To the left. An address stays what it is: on some generations copies take it in other units."""
-    return value if value >= _ADDRESS_SPACE // 2 else value << places
+    return value if value >= _ADDRESS_SPACE // 2 else (value << places) % _WORD
+
+
+def base_of(address: Value) -> int | None:
+    """The address of the array that `address` lies in."""
+    return None if address is None else address // _ADDRESS_SPACE * _ADDRESS_SPACE
 
 
 def _unsigned(compare: Callable[[int, int], bool]) -> Callable[[int, int], int]:
@@ -47,7 +52,7 @@ def _not_both(a: int, b: int) -> int:
 _BINARY: Final[Mapping[str, Callable[[int, int], int]]] = {
     "sadd": operator.add,
     "ssub": operator.sub,
-    "smul": operator.mul,
+    "smul": lambda a, b: a * b % _WORD,
     "sand": operator.and_,
     "sor": operator.or_,
     "sxor": operator.xor,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tpu_kernels.lab.cost.scalars import Instruction, ScalarUnit, Value, parse_instruction
+from tpu_kernels.lab.cost.scalars import Instruction, ScalarUnit, Value, base_of, parse_instruction
 from tpu_kernels.lab.cost.schedule import DELAY_SLOTS, Schedule
 
 GRANULE_BYTES: Final = 32
@@ -107,6 +107,7 @@ class _Run:
             for operand in schedule.operands
             if operand.is_scalar
         }
+        self.in_hbm = {self.unit.base(one.name) for one in schedule.operands if one.space == "hbm"}
         parsed = ([parse_instruction(text) for text in bundle] for bundle in schedule.bundles)
         self.program = [_ordered([one for one in bundle if one is not None]) for bundle in parsed]
         targets = {branch.at: branch for branch in schedule.branches}
@@ -173,10 +174,17 @@ class _Run:
         self.trace.stalled_cycles += arrived - now
         return arrived
 
+    def _direction(self, kind: str, source: Value, target: Value) -> str:
+        """`general` copies, with several strides, do not say where from and where to; their addresses do."""
+        if kind != "general":
+            return kind
+        ends = ("hbm" if base_of(address) in self.in_hbm else "vmem" for address in (source, target))
+        return "_to_".join(ends)
+
     def _copy(self, instruction: Instruction, now: float) -> None:
         source, size, target, flag = (self.unit.value(operand) for operand in instruction.operands[:4])
         granules = size or 0
-        kind = instruction.opcode.removeprefix("dma.")
+        kind = self._direction(instruction.opcode.removeprefix("dma."), source, target)
         if kind.endswith("_to_smem") and source in self.arguments and target is not None:
             self.unit.memory.update((target + at, value) for at, value in enumerate(self.arguments[source]))
         if "hbm" not in kind:

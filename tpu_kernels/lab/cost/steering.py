@@ -25,7 +25,7 @@ class PallasCall(NamedTuple):
     """One `pallas_call`."""
 
     scalars: dict[int, list[int]]
-    """Values of its scalar-prefetch operands, by number."""
+    """Its scalar-prefetch operands by number, as they lie in scalar memory, in words."""
     vmem_bytes: int
     """Of its scratch arrays and of two buffers for each block: what it takes at least."""
 
@@ -63,7 +63,7 @@ def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: dict[
         if equation.primitive.name == "pallas_call":
             steers = operands[: equation.params["grid_mapping"].num_index_operands]
             scalars = {
-                number: np.asarray(operand).ravel().tolist()
+                number: scalar_words(np.asarray(operand))
                 for number, operand in enumerate(steers)
                 if operand is not None
             }
@@ -75,6 +75,24 @@ def _walk(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], found: dict[
             results = list(answer) if equation.primitive.multiple_results else [answer]
         known.update(zip(equation.outvars, results, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
+
+
+def scalar_words(array: np.ndarray[Any, Any]) -> list[int]:
+    """An integer array as 32-bit words of scalar memory.
+
+    The last dimension is padded to the lanes of a register, and narrow elements of neighbouring rows share a word, the
+    first row lowest. An array of one dimension lies as it is.
+    """
+    packed = max(4 // array.dtype.itemsize, 1)
+    if array.ndim < 2:
+        return [int(value) for value in array.ravel()]
+    *outer, rows, columns = array.shape
+    padded = np.zeros((math.prod(outer), -(-rows // packed) * packed, -(-columns // TILE[1]) * TILE[1]), np.int64)
+    padded[:, :rows, :columns] = array.reshape(-1, rows, columns)
+    bits = 32 // packed
+    parts = padded.reshape(padded.shape[0], -1, packed, padded.shape[2]) % (1 << bits)
+    words = sum(parts[:, :, place] << (bits * place) for place in range(packed))
+    return [int(word) for word in np.asarray(words).astype(np.uint32).astype(np.int32).ravel()]
 
 
 def _vmem_bytes(params: Mapping[str, Any]) -> int:

@@ -1,0 +1,57 @@
+"""Prefill attention, from an empty cache: the bundled kernel beside XLA and JAX's splash attention, estimated.
+
+    python -m benchmarks.prefill_attention [--chip v6e] [--tokens 512 --tokens 2048] [--json]
+
+`xla_us` is grouped attention in bfloat16 over the whole static cache, as a static cache has it without a kernel.
+`splash_us` attends among the new tokens alone, with a causal mask that is fixed when it is compiled: it cannot continue
+a cache and takes no padding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from benchmarks.attention_calls import Sizes, kernel_costs, splash_seconds, xla_seconds
+from benchmarks.show import print_rows
+
+CHIPS = ("v5e", "v6e", "tpu7x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prefill_attention", description=__doc__)
+    parser.add_argument("--chip", action="append", help="default: v5e, v6e, tpu7x")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--tokens", type=int, action="append", help="default: 256, 512 and 2048")
+    parser.add_argument("--q-heads", type=int, default=16)
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--max-len", type=int, default=4096)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    heads = (options.q_heads, options.kv_heads, options.head_dim)
+    calls = [
+        Sizes(options.batch, *heads, tokens, options.max_len, tokens) for tokens in options.tokens or (256, 512, 2048)
+    ]
+    chips = options.chip or CHIPS
+    xla = xla_seconds(calls, chips)
+    rows = []
+    for chip in chips:
+        times = zip(calls, kernel_costs(calls, chip), splash_seconds(calls, chip), strict=True)
+        for call, kernel, splash in times:
+            rows.append(
+                {
+                    "chip": chip,
+                    "batch": call.batch,
+                    "tokens": call.tokens,
+                    "max_len": call.max_len,
+                    "kernel_us": 1e6 * kernel.seconds,
+                    "xla_us": 1e6 * xla[chip, call],
+                    "splash_us": None if splash is None else 1e6 * splash,
+                }
+            )
+    print(json.dumps(rows, indent=1)) if options.json else print_rows(rows)
+
+
+if __name__ == "__main__":
+    main()
