@@ -101,6 +101,7 @@ def _spec(subject: str | None) -> KernelSpec | None:
 
 
 def _model_report(model: str, request: Request) -> Report:
-    from tpu_kernels.lab.cost.model_cost import model_report
+    from tpu_kernels.lab.cost.model_cost import model_costs
+    from tpu_kernels.lab.cost.model_report import ModelReport
 
-    return model_report(model, request)
+    return ModelReport(model, list(model_costs(model, request)))

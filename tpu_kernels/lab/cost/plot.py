@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 KERNEL_COLOR: Final = "#1a73e8"
 XLA_COLOR: Final = "#9aa0a6"
 LIMIT_COLOR: Final = "#d93025"
+PART_COLORS: Final = ("#1a73e8", "#e8710a", "#d93025", "#12a4af", "#9aa0a6")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class Timed:
     xla_seconds: float | None
     xla_bytes: int
     limit_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One bar that is made of parts: bytes by what they are for, and the time of the whole."""
+
+    label: str
+    parts: Mapping[str, float]
+    seconds: float
 
 
 def cost_figure(calls: Sequence[Timed]) -> Figure:
@@ -55,15 +65,50 @@ def cost_figure(calls: Sequence[Timed]) -> Figure:
     return figure
 
 
+def stacks_figure(stacks: Sequence[Stack]) -> Figure:
+    """A bar of bytes for each stack, with its time at the end. StackError if matplotlib is not installed."""
+    figure = _figure_class()(figsize=(9, 1.2 + 0.55 * max(len(stacks), 1)), layout="constrained")
+    axes: Any = figure.subplots()
+    names = list(dict.fromkeys(name for stack in stacks for name in stack.parts))
+    rows = list(range(len(stacks)))
+    starts = [0.0] * len(stacks)
+    for number, name in enumerate(names):
+        widths = [stack.parts.get(name, 0.0) / 1e9 for stack in stacks]
+        axes.barh(rows, widths, 0.7, left=starts, label=name, color=PART_COLORS[number % len(PART_COLORS)])
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    for row, stack in enumerate(stacks):
+        axes.text(starts[row], row, f" {1e6 * stack.seconds:,.0f} us", va="center", fontsize=9)
+    axes.set_yticks(rows, [stack.label for stack in stacks], fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("GB moved from and to HBM")
+    figure.legend(loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
 def save_figure(calls: Sequence[Timed], path: Path) -> None:
-    """Writes the figure to `path`, in the format of its suffix (png, svg, pdf). StackError without matplotlib."""
+    """Writes `cost_figure` to `path`, in the format of its suffix (png, svg, pdf). StackError without matplotlib."""
     cost_figure(calls).savefig(path, dpi=150)
 
 
+def save_stacks(stacks: Sequence[Stack], path: Path) -> None:
+    """Writes `stacks_figure` in the same way."""
+    stacks_figure(stacks).savefig(path, dpi=150)
+
+
 def svg(calls: Sequence[Timed]) -> str:
-    """The figure as an `<svg>` element, to stand in a page."""
+    """`cost_figure` as an `<svg>` element, to stand in a page."""
+    return _svg(cost_figure(calls))
+
+
+def stacks_svg(stacks: Sequence[Stack]) -> str:
+    """`stacks_figure` as an `<svg>` element."""
+    return _svg(stacks_figure(stacks))
+
+
+def _svg(figure: Figure) -> str:
     text = io.StringIO()
-    cost_figure(calls).savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata={"Date": None})
     picture = text.getvalue()
     return picture[picture.index("<svg") :]
 

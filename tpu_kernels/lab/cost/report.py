@@ -37,8 +37,8 @@ def print_costs(spec: KernelSpec, comparisons: Sequence[Comparison], console: Co
     console = console or Console(highlight=False)
     console.print(f"{spec.name}: estimates from schedules, nothing was timed\n")
     for generation, own in _by_generation(comparisons).items():
-        _print_table(console, f"{generation}: costs", _COSTS, [_cost_row(one) for one in own])
-        _print_table(console, f"{generation}: schedule", _SCHEDULE, [_schedule_row(one) for one in own if one.kernel])
+        print_table(console, f"{generation}: costs", _COSTS, [_cost_row(one) for one in own])
+        print_table(console, f"{generation}: schedule", _SCHEDULE, [_schedule_row(one) for one in own if one.kernel])
         for one in own:
             if one.error:
                 console.print(f"{one.subject.name} on {generation}: {one.error}\n")
@@ -52,11 +52,12 @@ def _by_generation(comparisons: Iterable[Comparison]) -> dict[str, list[Comparis
     return groups
 
 
-def _print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+def print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """A table whose first column, and those of words, stand on the left."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
     table.title_justify = "left"
-    for column in columns:
-        left = column in ("case", "limit by")
+    for number, column in enumerate(columns):
+        left = number == 0 or any(isinstance(row[number], str) for row in rows)
         table.add_column(column.replace(" ", "\n", 1), justify="left" if left else "right", no_wrap=left)
     for row in rows:
         table.add_row(*map(_plain, row))
