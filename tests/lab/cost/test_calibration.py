@@ -7,12 +7,14 @@ taken around single calls and hold the time to dispatch one.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from tests.lab.cost.compiled import job, scheduled
 from tpu_kernels.lab.cost.compiling import ScheduledJob
+from tpu_kernels.lab.cost.timing import COPY_LATENCY, hbm_bandwidth
 
 DISPATCH = 110e-6
 """Seconds that a call takes beside its program: not published, but nearly all that a product of size 1024 takes."""
@@ -52,3 +54,17 @@ def test_matmul_on_v5e(products: dict[Any, ScheduledJob], blocks: tuple[int, ...
     assert cost.without_schedule == ()
     assert estimate == pytest.approx(published, rel=0.1)
     assert cost.seconds >= 2 * size**3 / cost.chip.peak_bf16_flops
+
+
+@pytest.mark.parametrize(("blocks", "size"), [(WIDE, 4096), (WIDE, 8192), (NARROW, 1024)])
+def test_a_pipeline_takes_what_its_formula_says(products: dict[Any, ScheduledJob], blocks: Any, size: int) -> None:
+    """Two buffers: a step takes the longest of its bundles, its copies, and half of both and the latency together."""
+    result = products[blocks, size]
+    (op,) = result.cost().ops
+    assert op.trace is not None
+    steps = size**3 // math.prod(blocks)
+    compute = op.trace.busy_cycles / steps / result.chip.clock_hz
+    copies = op.trace.hbm_bytes / steps / hbm_bandwidth(result.chip)
+    step = max(compute, copies, (compute + COPY_LATENCY + copies) / 2)
+    fill_and_drain = 2 * (COPY_LATENCY + copies)
+    assert op.seconds == pytest.approx(steps * step + fill_and_drain, rel=0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from tpu_kernels import KernelSpec, load_registry
 from tpu_kernels.chips import chip
-from tpu_kernels.errors import KernelLoadError
+from tpu_kernels.errors import KernelLoadError, StackError
 from tpu_kernels.lab.cost.command import KernelReport
 from tpu_kernels.lab.cost.compare import Comparison, chosen_cases, costs
 from tpu_kernels.lab.cost.subject import Subject, attention_bounds, attention_subject, kernel_source, resized
@@ -154,3 +155,9 @@ def test_a_kernel_on_the_hub_has_no_source_here(spec: KernelSpec) -> None:
     hub = spec.model_copy(update={"source": HubSource(repo="org/kernel", version=1)})
     with pytest.raises(KernelLoadError, match="cannot be compiled by itself"):
         kernel_source(hub)
+
+
+def test_pictures_say_what_they_need(spec: KernelSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(StackError, match="need matplotlib"):
+        KernelReport(spec, []).plot(tmp_path / "costs.png")

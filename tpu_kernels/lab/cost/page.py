@@ -71,7 +71,7 @@ def render_page(
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
     parts = [f"<dl>{pairs}</dl>" if pairs else ""]
     if figure:
-        parts.append(f"<h2>Roofline and times</h2><figure>{figure}</figure>")
+        parts.append(f"<h2>At a glance</h2><figure>{figure}</figure>")
     parts += [_section(section) for section in sections]
     return _PAGE.substitute(title=escape(title), lead=escape(lead), body="\n".join(parts), version=__version__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 KERNEL_COLOR: Final = "#1a73e8"
 XLA_COLOR: Final = "#9aa0a6"
 LIMIT_COLOR: Final = "#d93025"
-PART_COLORS: Final = ("#1a73e8", "#e8710a", "#d93025", "#12a4af", "#9aa0a6")
 
 
 @dataclass(frozen=True)
@@ -37,24 +36,14 @@ class Timed:
     limit_seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Stack:
-    """One bar that is made of parts: bytes by what they are for, and the time of the whole."""
-
-    label: str
-    parts: Mapping[str, float]
-    seconds: float
-
-
 def cost_figure(calls: Sequence[Timed]) -> Figure:
     """Above the rooflines, a panel for each generation; below the times of kernel and XLA, and the limit.
 
     StackError if matplotlib is not installed.
     """
-    figure_class = _figure_class()
     generations = list(dict.fromkeys(call.generation for call in calls))
     labels = list(dict.fromkeys(call.label for call in calls))
-    figure = figure_class(figsize=(4.2 * max(len(generations), 2), 8.2), layout="constrained")
+    figure = new_figure((4.2 * max(len(generations), 2), 8.2))
     panels: Any = figure.subplots(2, len(generations), squeeze=False)
     for column, generation in enumerate(generations):
         own = [call for call in calls if call.generation == generation]
@@ -65,50 +54,15 @@ def cost_figure(calls: Sequence[Timed]) -> Figure:
     return figure
 
 
-def stacks_figure(stacks: Sequence[Stack]) -> Figure:
-    """A bar of bytes for each stack, with its time at the end. StackError if matplotlib is not installed."""
-    figure = _figure_class()(figsize=(9, 1.2 + 0.55 * max(len(stacks), 1)), layout="constrained")
-    axes: Any = figure.subplots()
-    names = list(dict.fromkeys(name for stack in stacks for name in stack.parts))
-    rows = list(range(len(stacks)))
-    starts = [0.0] * len(stacks)
-    for number, name in enumerate(names):
-        widths = [stack.parts.get(name, 0.0) / 1e9 for stack in stacks]
-        axes.barh(rows, widths, 0.7, left=starts, label=name, color=PART_COLORS[number % len(PART_COLORS)])
-        starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    for row, stack in enumerate(stacks):
-        axes.text(starts[row], row, f" {1e6 * stack.seconds:,.0f} us", va="center", fontsize=9)
-    axes.set_yticks(rows, [stack.label for stack in stacks], fontsize=8)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel("GB moved from and to HBM")
-    figure.legend(loc="outside lower center", ncols=5, frameon=False)
-    return figure
-
-
 def save_figure(calls: Sequence[Timed], path: Path) -> None:
-    """Writes `cost_figure` to `path`, in the format of its suffix (png, svg, pdf). StackError without matplotlib."""
+    """Writes the figure to `path`, in the format of its suffix (png, svg, pdf). StackError without matplotlib."""
     cost_figure(calls).savefig(path, dpi=150)
 
 
-def save_stacks(stacks: Sequence[Stack], path: Path) -> None:
-    """Writes `stacks_figure` in the same way."""
-    stacks_figure(stacks).savefig(path, dpi=150)
-
-
 def svg(calls: Sequence[Timed]) -> str:
-    """`cost_figure` as an `<svg>` element, to stand in a page."""
-    return _svg(cost_figure(calls))
-
-
-def stacks_svg(stacks: Sequence[Stack]) -> str:
-    """`stacks_figure` as an `<svg>` element."""
-    return _svg(stacks_figure(stacks))
-
-
-def _svg(figure: Figure) -> str:
+    """The figure as an `<svg>` element, to stand in a page."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    cost_figure(calls).savefig(text, format="svg", metadata={"Date": None})
     picture = text.getvalue()
     return picture[picture.index("<svg") :]
 
@@ -167,7 +121,8 @@ def _bars(axes: Axes, labels: Sequence[str], calls: Sequence[Timed]) -> None:
     axes.grid(visible=True, axis="x", which="major", alpha=0.25)
 
 
-def _figure_class() -> type[Figure]:
+def new_figure(figsize: tuple[float, float]) -> Figure:
+    """An empty figure of that size in inches, which needs no display. StackError if matplotlib is not installed."""
     try:
         import matplotlib
 
@@ -181,4 +136,4 @@ def _figure_class() -> type[Figure]:
                 next_step="pip install 'tpu-kernels[emulator]'",
             )
         ) from error
-    return Figure
+    return Figure(figsize=figsize, layout="constrained")
