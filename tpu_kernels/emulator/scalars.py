@@ -1,0 +1,29 @@
+"""Numbers read from the device, with the interpreter's lock let go while the device is waited for."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+
+def install() -> None:
+    """Give `aten::_local_scalar_dense` an implementation that waits without the lock.
+
+    Some functions of torch read a tensor of no dimensions while they hold the lock of the interpreter: an index
+    (`x[tensor]`), a number among an op's arguments (`torch.full((2,), tensor)`). torch_tpu then waits for programs
+    that its own threads compile, and the emulator's part of a compilation is Python and needs the lock.
+    """
+    import torch
+
+    def read(tensor: torch.Tensor) -> Any:
+        return tensor.to("cpu").item()  # a method called from Python lets go of the lock
+
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    _KEPT.append(library)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        library.impl("_local_scalar_dense", read, "PrivateUse1", allow_override=True)
+
+
+_KEPT: list[Any] = []
+"""An implementation lives as long as its library object."""
