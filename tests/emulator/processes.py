@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def python(
-    *arguments: str, environment: Mapping[str, str] = os.environ, **variables: str
+    *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 120, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGUMENTS...` in the checkout, with `variables` on top of `environment`."""
     return subprocess.run(
@@ -21,5 +21,5 @@ def python(
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
     )
