@@ -1,0 +1,217 @@
+"""What one decoded token costs a model on a TPU: HBM bytes and estimated time, by what they are for.
+
+The decode step is captured with tpu-kernels and plain, compiled by libtpu with its schedules, and each instruction's
+cost is put to a group. What runs between the programs of two tokens is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tpu_kernels.errors import CacheTooLargeError, KernelLoadError
+from tpu_kernels.lab.cost.compiling import schedule_jobs
+from tpu_kernels.lab.cost.dumps import read_dumps
+from tpu_kernels.lab.cost.hlo import HloInstruction, parse_hlo
+from tpu_kernels.lab.cost.model_groups import GROUPS, Group, StepGroups
+from tpu_kernels.lab.cost.subject import attention_subject, kernel_source
+from tpu_kernels.lab.cost.xla_time import Arguments, ProgramCost, program_cost
+from tpu_kernels.lab.memory import Memory
+from tpu_kernels.lab.programs import FLOWS, CompiledProgram, ModelCase, Program, capture_model, compile_programs
+from tpu_kernels.lab.programs.requests import Flow
+from tpu_kernels.lab.targets import Target, target_of
+from tpu_kernels.ops.attention.cases import AttentionCase
+from tpu_kernels.ops.attention.contract import AttentionShape
+
+DEFAULT_MAX_LEN: Final = 4096
+
+_ARRAY: Final = r"\w+\[[\d,]*\](?:\{[^{}]*\})?"
+_SLICE_START: Final = re.compile(rf"(?P<head>%slice-start\S* = )\((?P<source>\({_ARRAY}\)), (?P<to>{_ARRAY}), ")
+
+
+@dataclass(frozen=True)
+class GroupCost:
+    """Seconds, and bytes read from and written to HBM."""
+
+    seconds: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    @property
+    def hbm_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """One decode step of a model on one TPU; sizes in bytes."""
+
+    case: ModelCase
+    target: Target
+    length: int
+    """Positions of the cache in use."""
+    error: str | None = None
+    """Why there is no program, in one line."""
+    seconds: float = 0.0
+    """At least what all bytes take. The groups may sum to less: what is prefetched costs bytes and no wait."""
+    groups: Mapping[Group, GroupCost] = field(default_factory=dict)
+    memory: Memory | None = None
+    cache_bytes: int = 0
+    programs: int = 0
+    """Programs that the step became."""
+    note: str = ""
+
+    @property
+    def hbm_bytes(self) -> int:
+        return sum(group.hbm_bytes for group in self.groups.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        memory = None if self.memory is None else asdict(self.memory)
+        return {
+            "model": self.case.model,
+            "flow": self.case.flow,
+            "topology": self.target.topology,
+            "chip": self.target.chip.name,
+            "dtype": self.case.dtype,
+            "batch": self.case.batch,
+            "max_len": self.case.max_len,
+            "length": self.length,
+            "error": self.error,
+            "estimate_us": None if self.error else round(1e6 * self.seconds, 1),
+            "bytes": None if self.error else self.hbm_bytes,
+            "groups": {
+                name: {"estimate_us": round(1e6 * group.seconds, 1), "bytes": group.hbm_bytes}
+                for name, group in self.groups.items()
+            },
+            "cache_bytes": self.cache_bytes,
+            "memory": memory,
+            "programs": self.programs,
+            "note": self.note or None,
+        }
+
+
+class CostRequest(Protocol):
+    """What the cost of a model is asked for with; None is the default."""
+
+    targets: tuple[str, ...]
+    dtype: str
+    batch: int | None
+    max_len: int | None
+    length: int | None
+
+
+def model_costs(model: str, request: CostRequest, flows: Sequence[Flow] = FLOWS) -> Iterator[ModelCost]:
+    """The decode step's cost for each flow and target, as they are done.
+
+    `model` is a Hub id, a folder or the path of a config.json. Raises ValueError for a length that does not fit the
+    cache or an unknown target, and what `capture_model` and `compile_programs` raise.
+    """
+    max_len = request.max_len or DEFAULT_MAX_LEN
+    length = request.length or max_len // 2
+    if not 1 <= length <= max_len:
+        raise ValueError(f"length must be from 1 to {max_len}, the length of the cache; got {length}")
+    targets = [target_of(name) for name in request.targets]
+    plain: list[Program] = []
+    for flow in flows:
+        for target in targets:
+            case = ModelCase(
+                model, flow, ("decode",), request.batch or 1, max_len, request.dtype, generation=target.chip.name
+            )
+            cost = ModelCost(case, target, length)
+            try:
+                programs = plain if flow == "plain" and plain else capture_model(case)
+            except CacheTooLargeError as error:
+                yield replace(cost, error=" ".join(" ".join(str(error).split()).split(" Next: ")[:1]))
+                continue
+            if flow == "plain":
+                plain = programs
+            yield _costed(cost, programs)
+
+
+def _costed(cost: ModelCost, programs: Sequence[Program]) -> ModelCost:
+    with tempfile.TemporaryDirectory(prefix="tpu-kernels-model-cost-") as folder:
+        results = compile_programs(programs, cost.target.name, dump_to=Path(folder))
+        refused = next((result.error for result in results if result.error), None)
+        if refused is not None:
+            return replace(cost, error=refused, programs=len(programs))
+        steering = _steering(cost) if cost.case.flow == "tpu-kernels" else {}
+        parts = [_grouped(result, steering) for result in results]
+    main = results[0]
+    return replace(
+        cost,
+        seconds=sum(seconds for seconds, _ in parts),
+        groups={name: _sum([groups[name] for _, groups in parts]) for name in GROUPS},
+        memory=main.memory,
+        cache_bytes=StepGroups(parse_hlo(main.hlo)).cache_bytes,
+        programs=len(programs),
+        note=main.program.note,
+    )
+
+
+def _grouped(result: CompiledProgram, steering: Mapping[str, Arguments]) -> tuple[float, dict[Group, GroupCost]]:
+    def arguments(instruction: HloInstruction) -> Arguments:
+        return steering.get(instruction.name.rsplit(".", 1)[0], {})
+
+    assert result.dump is not None  # it was asked for
+    hlo = destination_first(result.hlo)
+    cost = program_cost(hlo, read_dumps(result.dump), result.target.chip, arguments)
+    return cost.seconds, by_group(cost, StepGroups(parse_hlo(hlo)))
+
+
+def destination_first(hlo: str) -> str:
+    """The module with the results of each `slice-start` in the order that `copy-start` has: destination, source.
+
+    Byte counts take the first result of an asynchronous copy for its destination; slices name their source first.
+    """
+    return _SLICE_START.sub(lambda found: f"{found['head']}({found['to']}, {found['source']}, ", hlo)
+
+
+def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
+    """The costs of a program's instructions, summed by what they are for."""
+    return {
+        name: GroupCost(
+            sum(op.seconds for op in own), sum(op.read_bytes for op in own), sum(op.written_bytes for op in own)
+        )
+        for name in GROUPS
+        for own in [[op for op in cost.ops if groups.group(op.name) == name]]
+    }
+
+
+def _sum(costs: Sequence[GroupCost]) -> GroupCost:
+    return GroupCost(
+        sum(cost.seconds for cost in costs),
+        sum(cost.read_bytes for cost in costs),
+        sum(cost.written_bytes for cost in costs),
+    )
+
+
+def _steering(cost: ModelCost) -> Mapping[str, Arguments]:
+    """What steers the model's attention kernels where `length` positions are valid.
+
+    Windows are left out, so a layer with a window costs at most what is estimated.
+    """
+    from tpu_kernels.plan import plan_tpu_kernels  # it loads torch
+    from tpu_kernels.plan.model_view import resolve_model
+
+    config = resolve_model(cost.case.model).config.get_text_config(decoder=True)
+    generation = cost.target.chip.name
+    for entry in plan_tpu_kernels(cost.case.model, generation=generation).swapped:
+        sizes, heads = entry.facts.sizes, config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        shape = AttentionShape(
+            cost.case.batch, heads, kv_heads, 1, cost.case.max_len, sizes["head_dim"], sizes["value_head_dim"]
+        )
+        case = AttentionCase(entry.path, cost.case.model, shape, scale=1.0)
+        assert entry.kernel is not None
+        try:
+            source, tuning = kernel_source(entry.kernel), entry.kernel.tuning(generation)
+            subject = attention_subject(case, source, cost.case.dtype, cost.length, **tuning)
+        except KernelLoadError:
+            continue
+        (scheduled,) = schedule_jobs([subject.job], cost.target.name, values=[subject.values])
+        return scheduled.steering
+    return {}
