@@ -10,10 +10,10 @@ import jax
 import pytest
 import torch
 
-from tests.emulator.processes import python
 from tpu_kernels import emulator
+from tpu_kernels.lab.programs import Program, compile_programs
 
-GENERATION = "v5e:1x1"
+TOPOLOGY = "v5e:1x1"
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +35,6 @@ def _memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _compile_with_libtpu(program: emulator.CapturedProgram, folder: Path) -> str:
-    (folder / "program").write_bytes(program.stablehlo)
-    (folder / "options").write_bytes(program.compile_options)
-    script = str(Path(__file__).parent / "compile_for_tpu.py")
-    process = python(script, GENERATION, str(folder / "program"), str(folder / "options"))
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
 def test_eager_op_is_captured_and_does_not_run() -> None:
     x = torch.ones(3, 5).to("tpu")
     x.cpu()
@@ -58,9 +49,7 @@ def test_eager_op_is_captured_and_does_not_run() -> None:
     torch.testing.assert_close(torch.tanh(x).cpu(), torch.ones(3, 5).tanh())
 
 
-def test_compiled_function_is_captured_with_its_kernel(
-    doubled: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
-) -> None:
+def test_compiled_function_is_captured_with_its_kernel(doubled: Callable[[torch.Tensor], torch.Tensor]) -> None:
     def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = doubled(x @ x.mT @ x)
         return y.cumsum(0), y + 1
@@ -78,7 +67,10 @@ def test_compiled_function_is_captured_with_its_kernel(
     # As a TPU gets it: the Mosaic kernel, and the scan that is decomposed only for the CPU.
     assert b"tpu_custom_call\0" in program.stablehlo
     assert b"chlo.scan\0" in program.stablehlo
-    assert _compile_with_libtpu(program, tmp_path) == "outputs: 2\n"
+    (compiled,) = compile_programs([Program("step", program.stablehlo, program.compile_options)], TOPOLOGY)
+    assert compiled.error is None
+    assert compiled.memory is not None and compiled.memory.output >= 2 * 8 * 128 * 4
+    assert 'custom_call_target="tpu_custom_call"' in compiled.hlo
 
     torch.testing.assert_close(step_compiled(x.to("tpu"))[1].cpu(), expected)
 
