@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    # Compiler and emulator run in processes of their own; this one must not take a TPU.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     models = options.model or [str(file) for file in sorted(CONFIGS.glob("*.json"))]
     targets = tuple(options.topology or ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1"))
     request = Request(targets, options.dtype, options.batch, options.max_len, options.length)
