@@ -93,6 +93,8 @@ def measured(times: dict[str, dict[str, float | None]]) -> tuple[list[Measured],
         ({"own": {"a": 10, "b": 10}, "512": {"a": 9.9, "b": 9.9}}, OWN_SIZES),  # too little to believe
         ({"own": {"a": 10, "b": 10}, "512": {"a": 5, "b": 11}}, OWN_SIZES),  # one call becomes slower
         ({"own": {"a": 10, "b": 10}, "1024": {"a": 5, "b": None}, "512": {"a": 9, "b": 9}}, {"block_k": 512}),
+        ({"own": {"a": None, "b": 10}, "512": {"a": 9, "b": 9}, "256": {"a": 8, "b": 9}}, {"block_k": 256}),
+        ({"own": {"a": None}, "512": {"a": None}}, OWN_SIZES),
     ],
 )
 def test_choice(times: dict[str, dict[str, float | None]], best: Tuning) -> None:

@@ -16,7 +16,7 @@ from tpu_kernels.registry import load_registry
 from tpu_kernels.specs import KernelSpec, load_spec
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """The options of the command; None is what suits the subject."""
 

@@ -24,7 +24,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; 
 dt { color: var(--dim); } dd { margin: 0; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .87rem; }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th { background: var(--soft); font-weight: 600; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+th { background: var(--soft); font-weight: 600; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td .bar { display: block; height: .3rem; border-radius: .15rem; background: var(--mark); margin-top: .15rem; }
 figure { margin: 0; } figure svg { width: 100%; height: auto; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .5rem; font-size: .8rem; }
@@ -38,6 +39,9 @@ timed on a TPU.</footer>
 </body></html>
 """
 )
+
+
+_RIGHT: Final = ' class="number"'
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ def render_page(
 
 
 def _section(section: Section) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in section.columns)
+    words = [all(isinstance(row[number], str) for row in section.rows) for number in range(len(section.columns))]
+    head = "".join(
+        f"<th{_RIGHT * (not left)}>{escape(column)}</th>" for column, left in zip(section.columns, words, strict=True)
+    )
     rows = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in section.rows)
     note = f'<p class="note">{escape(section.note)}</p>' if section.note else ""
     return (

@@ -54,7 +54,7 @@ def _by_generation(comparisons: Iterable[Comparison]) -> dict[str, list[Comparis
 
 def print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """A table whose first column, and those of words, stand on the left."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, title=title)
     table.title_justify = "left"
     for number, column in enumerate(columns):
         left = number == 0 or any(isinstance(row[number], str) for row in rows)

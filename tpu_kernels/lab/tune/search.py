@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tpu_kernels._logging import logger
-from tpu_kernels.chips import CHIPS, ChipInfo
+from tpu_kernels.chips import CHIPS
 from tpu_kernels.lab.aot import AotJob
-from tpu_kernels.lab.cost.compiling import ScheduledJob, schedule_jobs
+from tpu_kernels.lab.cost.compiling import schedule_jobs
 from tpu_kernels.lab.cost.subject import Subject
 from tpu_kernels.specs import KernelSpec
 
@@ -36,6 +36,18 @@ LEAST_GAIN: Final = 0.02
 
 WORST_LOSS: Final = 0.05
 """And no case may become slower by more than this."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One candidate, to be judged on one case."""
+
+    subject: Subject
+    tuning: Tuning
+
+    @property
+    def tuned(self) -> Subject:
+        return with_tuning(self.subject, self.tuning)
 
 
 @dataclass(frozen=True)
@@ -94,24 +106,11 @@ def tune(
             logger.warning("%s: the TPU generation %r is not known; it keeps the default tuning", spec.name, generation)
             results.append(Tuned(generation, spec.tuning(), 0.0, (), "estimate", "unknown generation: default kept"))
             continue
-        calls = [(subject, candidate) for subject in subjects(generation) for candidate in candidates]
-        tuned_calls = [with_tuning(subject, candidate) for subject, candidate in calls]
+        calls = [Call(subject, candidate) for subject in subjects(generation) for candidate in candidates]
         if timer is not None and generation == timed_generation:
-            times = timer(tuned_calls)
-            measured = [
-                Measured(subject, candidate, seconds, "" if seconds else "it did not run")
-                for (subject, candidate), seconds in zip(calls, times, strict=True)
-            ]
-            results.append(choose(generation, measured, candidates, "TPU"))
+            results.append(choose(generation, _timed(calls, timer), candidates, "TPU"))
         else:
-            compiled = schedule_jobs(
-                [call.job for call in tuned_calls], generation, values=[call.values for call in tuned_calls]
-            )
-            measured = [
-                _estimated(subject, candidate, scheduled, CHIPS[generation])
-                for (subject, candidate), scheduled in zip(calls, compiled, strict=True)
-            ]
-            results.append(choose(generation, measured, candidates, "estimate"))
+            results.append(choose(generation, _estimated(calls, generation), candidates, "estimate"))
     return results
 
 
@@ -121,35 +120,64 @@ def with_tuning(subject: Subject, tuning: Tuning) -> Subject:
     return replace(subject, job=job)
 
 
-def _estimated(subject: Subject, candidate: Tuning, scheduled: ScheduledJob, chip: ChipInfo) -> Measured:
-    if not scheduled.ok:
-        return Measured(subject, candidate, None, str(scheduled.error))
-    room = VMEM_SHARE * chip.vmem_bytes
-    if scheduled.vmem_bytes > room:
-        needed, given = scheduled.vmem_bytes / 2**20, room / 2**20
-        return Measured(subject, candidate, None, f"its arrays take {needed:.0f} of {given:.0f} MiB of VMEM")
-    return Measured(subject, candidate, scheduled.cost().seconds)
+def _timed(calls: Sequence[Call], timer: Callable[[Sequence[Subject]], list[float | None]]) -> list[Measured]:
+    times = timer([call.tuned for call in calls])
+    return [
+        Measured(call.subject, call.tuning, seconds, "" if seconds else "it did not run")
+        for call, seconds in zip(calls, times, strict=True)
+    ]
+
+
+def _estimated(calls: Sequence[Call], generation: str) -> list[Measured]:
+    tuned = [call.tuned for call in calls]
+    compiled = schedule_jobs([one.job for one in tuned], generation, values=[one.values for one in tuned])
+    room = VMEM_SHARE * CHIPS[generation].vmem_bytes
+    measured = []
+    for call, scheduled in zip(calls, compiled, strict=True):
+        why_not = scheduled.error or ""
+        if scheduled.vmem_bytes > room:
+            why_not = f"its arrays take {scheduled.vmem_bytes / 2**20:.0f} of {room / 2**20:.0f} MiB of VMEM"
+        seconds = None if why_not else scheduled.cost().seconds
+        measured.append(Measured(call.subject, call.tuning, seconds, why_not))
+    return measured
 
 
 def choose(generation: str, measured: Sequence[Measured], candidates: Sequence[Tuning], by: str) -> Tuned:
-    """The candidate with the shortest times over all cases, where it is safe and worth it."""
-    own = {one.subject.name: one.seconds for one in measured if one.tuning == OWN_SIZES}
-    best, gain, rejected = OWN_SIZES, 0.0, {}
+    """The candidate with the shortest times over all cases, where it is safe and worth it.
+
+    Where the kernel's own sizes cannot be used, the fastest candidate that can is taken.
+    """
+    usable: list[tuple[Tuning, list[float]]] = []
+    rejected: dict[str, str] = {}
     for candidate in candidates:
-        times = {one.subject.name: one for one in measured if one.tuning == candidate}
-        bad = next((one for one in times.values() if one.seconds is None), None)
-        if bad is not None:
+        own = [one for one in measured if one.tuning == candidate]
+        bad = next((one for one in own if one.seconds is None), None)
+        if bad is None:
+            usable.append((candidate, [one.seconds for one in own if one.seconds]))
+        else:
             rejected[describe(candidate)] = f"{bad.subject.name}: {bad.why_not}"
-            continue
-        speedups = [base / one.seconds for name, one in times.items() if one.seconds and (base := own.get(name))]
-        if not speedups:
-            continue
-        mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) - 1
+            logger.info("%s cannot be used on %s: %s", describe(candidate), generation, rejected[describe(candidate)])
+    best, gain = _fastest(usable)
+    return Tuned(generation, best, gain, tuple(measured), by, rejected=rejected)
+
+
+def _fastest(usable: Sequence[tuple[Tuning, list[float]]]) -> tuple[Tuning, float]:
+    """The best of the candidates with their times, and its gain on the kernel's own sizes."""
+    base = next((times for candidate, times in usable if candidate == OWN_SIZES), None)
+    if base is None:
+        fastest = min(usable, key=lambda one: _geometric_mean(one[1]), default=(OWN_SIZES, []))
+        return fastest[0], 0.0
+    best, gain = OWN_SIZES, 0.0
+    for candidate, times in usable:
+        speedups = [before / after for before, after in zip(base, times, strict=True)]
+        mean = _geometric_mean(speedups) - 1
         if mean >= max(gain, LEAST_GAIN) and min(speedups) >= 1 / (1 + WORST_LOSS):
             best, gain = candidate, mean
-    for name, why in rejected.items():
-        logger.info("%s cannot be used on %s: %s", name, generation, why)
-    return Tuned(generation, best, gain, tuple(measured), by, rejected=rejected)
+    return best, gain
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def describe(tuning: Tuning) -> str:
