@@ -59,15 +59,20 @@ class OwnConfigs:
         for each in self._copies:
             setattr(each.own, _SWITCH, IMPLEMENTATION)
 
-    @contextmanager
-    def original_attention(self) -> Iterator[None]:
-        """Inside, the model attends the way it did before it was enabled."""
+    def use_original(self) -> None:
         for each in self._copies:
             setattr(each.own, _SWITCH, each.before)
+
+    @contextmanager
+    def original_attention(self) -> Iterator[None]:
+        """Inside, the model attends the way it did before it was enabled; afterwards as it did outside."""
+        outside = [getattr(each.own, _SWITCH, None) for each in self._copies]
+        self.use_original()
         try:
             yield
         finally:
-            self.use_ours()
+            for each, value in zip(self._copies, outside, strict=True):
+                setattr(each.own, _SWITCH, value)
 
     def before(self, config: PreTrainedConfig) -> Any:
         """The implementation that `config` (one of the copies) named before."""

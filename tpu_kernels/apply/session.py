@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,6 +27,22 @@ class Settings:
     check: bool = False
 
 
+class SessionLock:
+    """Held while `generate` runs: threads that generate with one model take turns. A deep copy gets a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SessionLock:
+        return SessionLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 @dataclass(eq=False)
 class Session:
     """What belongs to one enabled model: its undo journal, its configs, the log of its calls, its compiled graphs.
@@ -46,6 +63,7 @@ class Session:
     enabled: bool = False
     layer_shapes: Any = None
     report: EnableReport | None = None
+    lock: SessionLock = field(default_factory=SessionLock)
 
     def note(self, text: str) -> None:
         self.notes[text] += 1

@@ -20,6 +20,7 @@ from transformers.utils import ModelOutput
 
 from tpu_kernels.apply.generation.buckets import DEFAULT_CHUNK, cache_length
 from tpu_kernels.apply.generation.compiled import CompiledForwards, tpu_compile_config
+from tpu_kernels.apply.generation.continuous_batching import ContinuousBatching
 from tpu_kernels.apply.generation.memory import check_cache_fits
 from tpu_kernels.apply.generation.prefill import prefill
 from tpu_kernels.apply.generation.routes import bound_arguments, plain_reason
@@ -40,8 +41,6 @@ HOOKED_METHODS = (
     "init_continuous_batching",
 )
 
-NO_INTERFACE = "no layer uses transformers' attention interface"
-
 
 @dataclass(eq=False)
 class GenerationHooks:
@@ -50,6 +49,10 @@ class GenerationHooks:
     session: Session
     original: dict[str, Callable[..., Any]] = field(default_factory=dict)
     compiled: CompiledForwards | None = None
+    batching: ContinuousBatching = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batching = ContinuousBatching(self.session)
 
     def install(self) -> None:
         session = self.session
@@ -77,22 +80,31 @@ class GenerationHooks:
         return self.session.settings.prefill_chunk or DEFAULT_CHUNK
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        session = self.session
-        arguments = bound_arguments(session.model, args, kwargs)
-        reason = plain_reason(session.model, arguments) if session.layers else NO_INTERFACE
-        reason = reason or self._shapes().obstacle
-        device = _token_device(arguments)
-        if reason is None and device.type != "cpu" and _has_own_processors(arguments):
-            reason = "logits processors or stopping criteria of the caller's own, with inputs on the TPU"
-        if reason is not None:
-            session.note(f"generate ran the plain way: {reason}")
-            with session.configs.original_attention():
+        with self.session.lock:
+            arguments = bound_arguments(self.session.model, args, kwargs)
+            reason = self._plain_reason(arguments)
+            if reason is None:
+                return self._generate_static(arguments)
+            self.session.note(f"generate ran the plain way: {reason}")
+            with self.session.configs.original_attention():
                 return self.original["generate"](*args, **kwargs)
-        session.configs.use_ours()
-        token = _static_session.set(session)
+
+    def _plain_reason(self, arguments: dict[str, Any]) -> str | None:
+        if not self.session.layers:
+            return "no layer uses transformers' attention interface"
+        if self.batching.at_work:
+            return "a manager of continuous batching is at work"
+        reason = plain_reason(self.session.model, arguments) or self._shapes().obstacle
+        if reason is None and _token_device(arguments).type != "cpu" and _has_own_processors(arguments):
+            reason = "logits processors or stopping criteria of the caller's own, with inputs on the TPU"
+        return reason
+
+    def _generate_static(self, arguments: dict[str, Any]) -> Any:
+        self.session.configs.use_ours()
+        token = _static_session.set(self.session)
         try:
             moved = {name: _to_device(value, torch.device("cpu")) for name, value in arguments.items()}
-            return _to_device(self.original["generate"](**moved), device)
+            return _to_device(self.original["generate"](**moved), _token_device(arguments))
         finally:
             _static_session.reset(token)
 
@@ -175,16 +187,10 @@ class GenerationHooks:
         return prefill(model, forward, input_ids, model_kwargs, total=total, chunk=self.chunk)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        return self._with_original_attention("generate_batch", *args, **kwargs)
+        return self.batching.generate_batch(self.original["generate_batch"], *args, **kwargs)
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        return self._with_original_attention("init_continuous_batching", *args, **kwargs)
-
-    def _with_original_attention(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Continuous batching pages its cache, which is not ours: it runs as without us."""
-        self.session.note(f"{name} ran the plain way: continuous batching")
-        with self.session.configs.original_attention():
-            return self.original[name](*args, **kwargs)
+        return self.batching.init_continuous_batching(self.original["init_continuous_batching"], *args, **kwargs)
 
     def get_compiled_call(self, compile_config: CompileConfig | None) -> Callable[..., Any]:
         if self._is_static() and self.compiled is not None:
