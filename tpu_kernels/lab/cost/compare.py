@@ -20,8 +20,11 @@ from tpu_kernels.ops.attention.cases import CASES, AttentionCase
 from tpu_kernels.specs import KernelSpec
 
 GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
-REPRESENTATIVES: Final = ("qwen3-0.6b/decode", "qwen3-0.6b/prefill", "gpt-oss-20b/decode")
-"""Cases that are costed when none are named: head sizes 128 and 64, groups of 2 and 8, the latter with a window."""
+REPRESENTATIVES: Final = (
+    *(case.name for case in CASES if case.model == CASES[0].model),
+    next(case.name for case in CASES if case.sinks and case.shape.is_decode),
+)
+"""Cases that are costed when none are named: both calls of a plain model, and a decode step with a window and sinks."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Comparison:
 
 
 def chosen_cases(names: Sequence[str] = ()) -> list[AttentionCase]:
-    """The cases of those names ("phi-4/decode", or "phi-4" for all of a model); without names a few that differ.
+    """The cases of those names ("NAME/decode", or "NAME" for all of a model); without names a few that differ.
 
     Raises ValueError for a name that no case has.
     """

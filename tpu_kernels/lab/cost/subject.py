@@ -22,7 +22,7 @@ class Subject:
     """One call of an op."""
 
     name: str
-    """Of the case: "qwen3-0.6b/decode"."""
+    """Of the case."""
     dtype: str
     sizes: Mapping[str, int]
     """Of the call, for people and for JSON: batch, q_heads, kv_heads, head_dim, tokens, max_len, length."""
