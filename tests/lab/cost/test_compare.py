@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def results() -> dict[tuple[str, int], Comparison]:
     calls = {("decode", length): subject("decode", length) for length in LENGTHS}
     calls |= {("prefill", 4096): subject("prefill", 4096), ("window", 4096): subject("window", 4096)}
     calls |= {("refused", 512): subject("decode", 512, block_k=100)}
+    calls |= {("guessed", 512): replace(subject("decode", 512), values={})}
     xla = ProgramCost((), 1e-3, chip("v6e"))
     return dict(zip(calls, costs(list(calls.values()), "v6e", [xla] * len(calls)), strict=True))
 
@@ -117,6 +119,15 @@ def test_a_case_that_does_not_compile_has_its_reason(
     assert refused.kernel is None and refused.ratio is None
     KernelReport(spec, [refused]).show(Console(highlight=False, width=200))
     assert "block_k must be a positive multiple of 128; got 100" in capsys.readouterr().out
+
+
+def test_a_guess_is_said(
+    spec: KernelSpec, results: dict[tuple[str, int], Comparison], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = results["guessed", 512].kernel
+    assert kernel is not None and kernel.complete
+    KernelReport(spec, [results["guessed", 512]]).show(Console(highlight=False, width=200))
+    assert f"{kernel.unknown_branches} branches of the kernel were guessed" in capsys.readouterr().out
 
 
 def test_report_in_every_form(spec: KernelSpec, results: dict[tuple[str, int], Comparison], tmp_path: Path) -> None:

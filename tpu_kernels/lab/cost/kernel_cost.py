@@ -42,6 +42,9 @@ class KernelCost:
     mxu_limit: float
     """Seconds that the matrix unit needs for the rows that are pushed through it, or for the op's FLOPs if longer."""
     unknown_branches: int
+    """Branches that were guessed, because they depend on what a vector unit computed or on contents not given."""
+    complete: bool
+    """Whether the simulation came to the kernel's end."""
 
     @property
     def limit(self) -> float:
@@ -95,6 +98,7 @@ def kernel_cost(subject: Subject, scheduled: ScheduledJob) -> KernelCost:
         hbm_limit=subject.needed_bytes / hbm_bandwidth(chip),
         mxu_limit=max(pushed / chip.clock_hz, computed),
         unknown_branches=trace.unknown_branches,
+        complete=trace.complete,
     )
 
 

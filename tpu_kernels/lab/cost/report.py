@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +40,8 @@ def print_costs(spec: KernelSpec, comparisons: Sequence[Comparison], console: Co
         print_table(console, f"{generation}: costs", _COSTS, [_cost_row(one) for one in own])
         print_table(console, f"{generation}: schedule", _SCHEDULE, [_schedule_row(one) for one in own if one.kernel])
         for one in own:
-            if one.error:
-                console.print(f"{one.subject.name} on {generation}: {one.error}\n")
+            for warning in _warnings(one):
+                console.print(f"{one.subject.name} on {generation}: {warning}\n")
     console.print(f"{_COSTS_NOTE}\n{_SCHEDULE_NOTE}", style="dim")
 
 
@@ -50,6 +50,16 @@ def _by_generation(comparisons: Iterable[Comparison]) -> dict[str, list[Comparis
     for comparison in comparisons:
         groups.setdefault(comparison.generation, []).append(comparison)
     return groups
+
+
+def _warnings(comparison: Comparison) -> Iterator[str]:
+    kernel = comparison.kernel
+    if comparison.error:
+        yield comparison.error
+    if kernel is not None and kernel.unknown_branches:
+        yield f"{kernel.unknown_branches} branches of the kernel were guessed, so its figures may be far off"
+    if kernel is not None and not kernel.complete:
+        yield "the simulation was given up before the kernel's end, so its time is longer"
 
 
 def print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
