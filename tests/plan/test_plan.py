@@ -10,6 +10,7 @@ from transformers import Gemma2Config, GptOssConfig, Qwen3Config, ViTConfig
 
 from tests.support.models import TINY, Pair
 from tpu_kernels import KernelSpec, ModelStructureError, plan_tpu_kernels
+from tpu_kernels.harness.coverage.architectures import load_architectures
 from tpu_kernels.plan.table import fold_rows, render_rows
 from tpu_kernels.specs import BundledSource, Dimension, Match, Requires
 
@@ -141,3 +142,24 @@ def test_no_config_and_no_language_model(tmp_path: Path) -> None:
         plan_tpu_kernels(tmp_path / "missing")
     with pytest.raises(ModelStructureError, match="ViTConfig is not the config of a causal language model"):
         plan_tpu_kernels(ViTConfig())
+
+
+def test_a_layer_that_goes_by_the_name_of_the_implementation_is_kept() -> None:
+    """Under another name than it knows, its forward would leave out a part of the mask."""
+    architecture = load_architectures()["minimax_m3_vl_text"]
+    plan = plan_tpu_kernels(architecture.build())
+    assert not plan.swapped and len(plan.kept) == 3
+    assert all("does otherwise by the name of the attention implementation" in entry.reason for entry in plan.kept)
+    # A comparison with another name than the model's own changes nothing.
+    assert len(plan_tpu_kernels(load_architectures()["gpt2"].build()).swapped) == 2
+    assert not plan_tpu_kernels(load_architectures()["gpt2"].build("eager")).swapped
+
+
+def test_sizes_that_differ_between_layers() -> None:
+    entries = plan_tpu_kernels(load_architectures()["gemma4_text"].build()).entries
+    assert entries and all("head_dim" in entry.facts.sizes for entry in entries)
+
+
+def test_attention_outside_the_interface_is_kept_and_said() -> None:
+    plan = plan_tpu_kernels(load_architectures()["bloom"].build())
+    assert [entry.reason for entry in plan.kept] == ["it does not use transformers' attention interface"] * 2

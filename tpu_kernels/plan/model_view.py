@@ -7,7 +7,9 @@ it by itself is seen too: it is kept, and the plan says so.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -120,30 +122,43 @@ def _first_int(*candidates: Any) -> int | None:
     return next((int(value) for value in candidates if isinstance(value, int) and value > 0), None)
 
 
-def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: torch.dtype) -> LayerFacts:
-    heads = getattr(config, "num_attention_heads", None)
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    hidden = getattr(config, "hidden_size", None)
+def _setting(module: torch.nn.Module, config: PreTrainedConfig, name: str) -> Any:
+    """A value of the config for this layer, or None; where layers differ, of the layer's own part of it."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:  # transformers refuses to answer for all layers at once
+        own: Any = config.per_layer_config[module.layer_idx]
+        return getattr(own, name, None)
+
+
+def _head_sizes(module: torch.nn.Module, config: PreTrainedConfig) -> dict[str, int]:
+    heads, hidden = _setting(module, config, "num_attention_heads"), _setting(module, config, "hidden_size")
     head_dim = _first_int(
         getattr(module, "qk_head_dim", None),
         getattr(module, "head_dim", None),
-        getattr(config, "head_dim", None),
+        _setting(module, config, "head_dim"),
         hidden // heads if isinstance(hidden, int) and isinstance(heads, int) else None,
     )
     value_head_dim = _first_int(getattr(module, "v_head_dim", None), head_dim)
     sizes = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: torch.dtype) -> LayerFacts:
+    heads = _setting(module, config, "num_attention_heads")
+    sizes = _head_sizes(module, config)
     # A mask says at run time alone whether rows are padded, so every causal layer needs a kernel that can.
     features = {"causal", "left_padding"} if getattr(module, "is_causal", True) else {"bidirectional"}
     groups = getattr(module, "num_key_value_groups", None)
-    if kv_heads == 1 and heads != 1:
+    if (_setting(module, config, "num_key_value_heads") or heads) == 1 and heads != 1:
         features.add("multi_query")
     elif isinstance(groups, int) and groups > 1:
         features.add("grouped_heads")
-    if head_dim != value_head_dim:
+    if sizes.get("head_dim") != sizes.get("value_head_dim"):
         features.add("value_head_dim")
     if isinstance(getattr(module, "sinks", None), torch.Tensor):
         features.add("sinks")
-    softcap = getattr(module, "attn_logit_softcapping", getattr(config, "attn_logit_softcapping", None))
+    softcap = getattr(module, "attn_logit_softcapping", None) or _setting(module, config, "attn_logit_softcapping")
     if softcap is not None:
         features.add("softcap")
     if getattr(module, "sliding_window", None) is not None:
@@ -151,26 +166,50 @@ def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: t
     return LayerFacts(
         class_name=type(module).__name__,
         dtype=str(dtype).removeprefix("torch."),
-        sizes={name: size for name, size in sizes.items() if size is not None},
+        sizes=sizes,
         features=frozenset(features),
     )
 
 
 def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
-    """Every attention module of `model`, in module order; those outside transformers' attention interface have an
-    obstacle."""
-    swappable = [path for path, module in model.named_modules() if _is_swappable(module)]
+    """Every attention module of `model`, in module order; those that cannot be swapped have an obstacle."""
+    swappable = {path: module for path, module in model.named_modules() if _is_swappable(module)}
+    name_seen = next((path for path, module in swappable.items() if _depends_on_name(module)), None)
+    obstacle = f"`{name_seen}` does otherwise by the name of the attention implementation" if name_seen else None
     seen: list[str] = []
     for path, module in model.named_modules():
         if path in swappable:
             seen.append(path)
             parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
             config: Any = module.config
-            yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype))
+            yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype), obstacle)
         elif _computes_attention_itself(module) and not _touches(path, (*swappable, *seen)):
             seen.append(path)
             facts = LayerFacts(class_name=type(module).__name__)
             yield Layer(path, "attention", module, facts, "it does not use transformers' attention interface")
+
+
+def _depends_on_name(module: torch.nn.Module) -> bool:
+    """Whether the layer's forward compares the name of the attention implementation with the one that it has now.
+
+    Under our name it would take another branch.
+    """
+    config: Any = module.config
+    kind: Any = type(module)
+    return config._attn_implementation in _names_compared(kind)
+
+
+@lru_cache(maxsize=1024)
+def _names_compared(module_class: Any) -> frozenset[str]:
+    """The strings with which `forward` of a class compares `_attn_implementation`."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(module_class.forward)))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
+            if any(isinstance(part, ast.Attribute) and part.attr == "_attn_implementation" for part in parts):
+                names |= {p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)}
+    return frozenset(names)
 
 
 def _is_swappable(module: torch.nn.Module) -> bool:

@@ -108,14 +108,20 @@ def _probe(model: PreTrainedModel, config: PreTrainedConfig) -> list[Any]:
     return list(cache.layers)
 
 
+_PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
+
+
 @contextmanager
 def _untouched(model: torch.nn.Module, *, keep_hooks: bool) -> Iterator[None]:
-    """Whatever a forward stores on its modules is gone afterwards: here it would be a tensor without data."""
+    """Whatever a forward stores on its modules is gone afterwards: here it would be a tensor without data. Inside,
+    no model looks for padding among its tokens, which have no values."""
     hooks = () if keep_hooks else ("_forward_hooks", "_forward_pre_hooks")
     kept = [(module, dict(vars(module)), dict(module._buffers), dict(module._parameters)) for module in model.modules()]
     for module, *_ in kept:
         for name in hooks:
             vars(module)[name] = OrderedDict()
+        if hasattr(module, _PADDING_WARNING):
+            vars(module)[_PADDING_WARNING] = lambda *_: None
     try:
         yield
     finally:
