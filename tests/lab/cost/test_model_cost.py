@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tpu_kernels.chips import chip
 from tpu_kernels.lab.cost.hlo import parse_hlo
-from tpu_kernels.lab.cost.model_cost import destination_first, model_costs
+from tpu_kernels.lab.cost.model_cost import by_group, destination_first, model_costs
 from tpu_kernels.lab.cost.model_groups import GROUPS, StepGroups
+from tpu_kernels.lab.cost.xla_time import OpCost, ProgramCost
 
 STEP = """HloModule step
 ENTRY %main (w: bf16[128,256], k: bf16[1,2,512,128], n: bf16[128]) -> (bf16[1,2,512,128], bf16[1,256]) {
@@ -66,6 +68,25 @@ def test_a_slice_counts_once() -> None:
     module = parse_hlo(destination_first(STEP))
     (slice_start,) = [one for one in module.entry if one.opcode == "slice-start"]
     assert module.hbm_bytes(slice_start) == 64 * 256 * 2
+
+
+def test_a_wait_is_shared_by_what_is_queued() -> None:
+    def op(name: str, opcode: str, seconds: float, read: int) -> OpCost:
+        return OpCost(name, opcode, "", seconds, 0.0, read, 0, None)
+
+    ops = (
+        op("slice-start.1", "slice-start", 0.0, 300),
+        op("small-start", "copy-start", 0.0, 100),
+        op("small-done", "copy-done", 8.0, 0),
+        op("kernel", "custom-call", 2.0, 50),
+    )
+    groups = by_group(ProgramCost(ops, 10.0, chip("v6e")), StepGroups(parse_hlo(destination_first(STEP))))
+    assert {name: group.seconds for name, group in groups.items() if group.seconds} == {
+        "weights": 6.0,
+        "rest": 2.0,
+        "attention": 2.0,
+    }
+    assert groups["weights"].read_bytes == 300
 
 
 def test_a_model_with_kernels_and_plain(tmp_path: Path) -> None:

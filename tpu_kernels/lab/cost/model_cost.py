@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -171,14 +172,28 @@ def destination_first(hlo: str) -> str:
 
 
 def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
-    """The costs of a program's instructions, summed by what they are for."""
-    return {
-        name: GroupCost(
-            sum(op.seconds for op in own), sum(op.read_bytes for op in own), sum(op.written_bytes for op in own)
-        )
-        for name in GROUPS
-        for own in [[op for op in cost.ops if groups.group(op.name) == name]]
-    }
+    """The costs of a program's instructions, summed by what they are for.
+
+    Copies that run beside the program queue for the HBM, so a wait for one of them is a wait for all that were started
+    before: its time is shared among these by their bytes.
+    """
+    seconds: Counter[Group] = Counter()
+    read: Counter[Group] = Counter()
+    written: Counter[Group] = Counter()
+    queued: Counter[Group] = Counter()
+    for op in cost.ops:
+        group = groups.group(op.name)
+        read[group] += op.read_bytes
+        written[group] += op.written_bytes
+        if op.opcode.endswith("-start"):
+            queued[group] += op.hbm_bytes
+        if op.opcode.endswith("-done") and queued.total():
+            for name, waited_for in queued.items():
+                seconds[name] += op.seconds * waited_for / queued.total()
+            queued.clear()
+        else:
+            seconds[group] += op.seconds
+    return {name: GroupCost(seconds[name], read[name], written[name]) for name in GROUPS}
 
 
 def _sum(costs: Sequence[GroupCost]) -> GroupCost:
