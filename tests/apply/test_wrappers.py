@@ -42,35 +42,6 @@ def test_training_mode_and_gradients_run_the_original_layers(qwen3: Pair) -> Non
         assert not any(call.is_kernel for call in report.calls)
 
 
-def test_direct_calls_are_right_by_kernel_or_fallback(qwen3: Pair) -> None:
-    ids = prompt(128)
-    matrix = torch.rand(1, 1, 128, 128, generator=torch.Generator().manual_seed(1)) > 0.5
-    matrix = (matrix | torch.eye(128, dtype=torch.bool)) & torch.ones(128, 128, dtype=torch.bool).tril()
-    right = torch.ones_like(ids)
-    right[:, 100:] = 0
-    with enable_tpu_kernels(qwen3.model) as report, torch.no_grad():
-        for mask, kept in ((None, slice(None)), (matrix, slice(None)), (right, slice(0, 100))):
-            want = qwen3.reference(ids, attention_mask=_additive(mask)).logits
-            moved = None if mask is None else mask.to("tpu")
-            got = qwen3.model(ids.to("tpu"), attention_mask=moved).logits.cpu()
-            torch.testing.assert_close(got[:, kept], want[:, kept], atol=1e-3, rtol=0)
-        by_kernel = {call.is_kernel: call.steps for call in report.calls if call.path.endswith("0.self_attn")}
-        assert by_kernel == {True: 2, False: 1}
-        reasons = {call.reason for call in report.calls if not call.is_kernel}
-        assert reasons == {"the mask is not an interval of keys in every row"}
-
-
-def test_a_graph_that_the_user_compiles_is_right(qwen3: Pair) -> None:
-    ids = prompt(128)
-    with enable_tpu_kernels(qwen3.model) as report, torch.no_grad():
-        compiled = torch.compile(qwen3.model, backend="tpu", dynamic=False, fullgraph=True)
-        got = compiled(ids.to("tpu")).logits.cpu()
-        assert {(call.reason, call.steps) for call in report.calls} == {
-            ("the mask is not an interval of keys in every row", 0)
-        }
-    torch.testing.assert_close(got, qwen3.reference(ids).logits, atol=1e-3, rtol=0)
-
-
 def test_a_model_cast_after_its_first_call() -> None:
     both = pair(Qwen3Config(**TINY, num_hidden_layers=1))
     ids = prompt(12)
@@ -105,13 +76,6 @@ def test_classifier_free_guidance_runs_the_plain_way(qwen3: Pair) -> None:
     with enable_tpu_kernels(qwen3.model) as report:
         assert torch.equal(qwen3.model.generate(ids.to("tpu"), guidance_scale=1.5, **GREEDY).cpu(), want)
         assert report.notes == ("generate ran the plain way: guidance_scale=1.5 (1 x)",)
-
-
-def _additive(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """The reference runs eager attention, which adds a 4-D mask to the scores."""
-    if mask is None or mask.ndim == 2:
-        return mask
-    return torch.where(mask, 0.0, torch.finfo(torch.float32).min)
 
 
 def test_the_text_generation_pipeline() -> None:

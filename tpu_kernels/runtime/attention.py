@@ -164,14 +164,14 @@ def attention_forward(
         tuple(features),
         _obstacle(module, query, attention_mask, float(kwargs.get("dropout") or 0.0), extra),
         fallback,
-        torch.compiler.is_compiling(),
+        torch.compiler.is_dynamo_compiling(),
     )
     if not use_kernel:
         return run_fallback(fallback, module, query, key, value, attention_mask, **kwargs)
     scaling = kwargs.get("scaling")
     scale = float(query.shape[-1] ** -0.5 if scaling is None else scaling)
     cap = None if softcap is None else float(softcap)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         output = layer.call_kernel(query, key, value, attention_mask, sinks, scale=scale, softcap=cap)
     else:
         tried = layer.try_kernel(query, key, value, attention_mask, sinks, scale=scale, softcap=cap)

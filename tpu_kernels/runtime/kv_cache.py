@@ -65,7 +65,7 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
         self.cumulative_length.add_(new)
         self.keys.index_copy_(2, position, key_states)
         self.values.index_copy_(2, position, value_states)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             self.host_length = None
         elif self.host_length is not None:
             self.host_length += new
@@ -73,7 +73,7 @@ class KernelCacheLayer(cache_utils.StaticLayer):  # type: ignore[misc]
 
     def get_seq_length(self) -> int | torch.Tensor:
         """Tokens cached: a host int when it is known without asking the device, else a device tensor `[1]`."""
-        if torch.compiler.is_compiling() or self.host_length is None:
+        if torch.compiler.is_dynamo_compiling() or self.host_length is None:
             return self.cumulative_length
         return self.host_length
 

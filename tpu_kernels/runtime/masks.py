@@ -126,7 +126,7 @@ def interval_mask(
     matrix `[batch, 1, q_length, kv_length]` that is True at the valid keys. While a graph is traced the values of a
     padding mask are out of reach, so the matrix is returned there.
     """
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         interval = interval_of(mask_function)
         run = None
         if interval is not None and attention_mask is not None:

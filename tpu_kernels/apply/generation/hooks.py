@@ -91,7 +91,7 @@ class GenerationHooks:
 
     def _plain_reason(self, arguments: dict[str, Any]) -> str | None:
         if not self.session.layers:
-            return "no layer uses transformers' attention interface"
+            return "no layer of it can be swapped"
         if self.batching.at_work:
             return "a manager of continuous batching is at work"
         reason = plain_reason(self.session.model, arguments) or self._shapes().obstacle
