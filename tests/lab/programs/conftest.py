@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tpu_kernels.lab.programs import FunctionCase, Program, capture_functions
+from tpu_kernels.lab.programs import FunctionCase, Program, capture_functions, reference_cases
+from tpu_kernels.ops.attention.cases import case
 
 TINY = {
     "model_type": "qwen3",
@@ -30,10 +31,11 @@ def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def captured() -> list[Program]:
-    """Two functions: a product, and a sum of two tensors that no chip holds."""
+    """A product, a sum of two tensors that no chip holds, and the reference of an op."""
     return capture_functions(
         [
             FunctionCase("product", "torch:matmul", (((256, 512), "bfloat16"), ((512, 128), "bfloat16"))),
             FunctionCase("huge sum", "torch:add", (((2**31, 64), "float32"), ((2**31, 64), "float32"))),
+            *reference_cases([case("gpt-oss-20b/decode")], ["bfloat16"]),
         ]
     )
