@@ -120,7 +120,7 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     [
         (("static-attention", "--topology", "v9"), "This TPU generation is not known"),
         (("static-attention", "--topology", "v5e:1by1"), "not a topology"),
-        (("static-attention", "--case", "qwen4"), "no case is called 'qwen4'"),
+        (("static-attention", "--case", "qwen4"), "there is no such case"),
     ],
 )
 def test_wrong_options_are_usage_errors(arguments: tuple[str, ...], told: str) -> None:

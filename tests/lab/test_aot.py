@@ -129,4 +129,4 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "block_k must be" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         aot.main(["--case", "qwen4"])
-    assert "no case is called qwen4" in capsys.readouterr().err
+    assert "there is no such case" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
     python -m tpu_kernels.lab.aot                        # one case of each kind for v5e, v6e and tpu7x
     python -m tpu_kernels.lab.aot --all                  # every named case, both dtypes
-    python -m tpu_kernels.lab.aot --case gpt-oss-20b/decode --generation v5e --dtype bfloat16
+    python -m tpu_kernels.lab.aot --case CASE --generation v5e --dtype bfloat16
 
 The compiler runs in a process of its own, one per generation: libtpu and the emulator never share a process.
 """
@@ -22,14 +22,11 @@ from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.messages import one_line
 from tpu_kernels.lab.processes import Answer, compile_answers
 from tpu_kernels.lab.targets import target_of
-from tpu_kernels.ops.attention.cases import CASES, AttentionCase
+from tpu_kernels.ops.attention.cases import CASES, REPRESENTATIVES, AttentionCase, cases_named
 from tpu_kernels.ops.attention.contract import DTYPES
 
 GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
 """The generations that the bundled kernels are compiled for."""
-
-REPRESENTATIVES: Final = ("qwen3-0.6b", "gpt-oss-20b", "gemma-2-9b", "phi-3-mini", "falcon-7b", "deepseek-v2-lite")
-"""Models whose cases differ in kind: head sizes of 128, 64, 256, 96 and 192, groups of 2, 8, 1 and 71."""
 
 _WORKER: Final = "tpu_kernels.lab.aot_worker"
 
@@ -142,10 +139,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: both")
     parser.add_argument("--block-k", type=int, help="key positions of a block")
     options = parser.parse_args(argv)
-    wanted = options.case or (None if options.all else list(REPRESENTATIVES))
-    cases = [case for case in CASES if wanted is None or {case.name, case.name.split("/")[0]} & set(wanted)]
-    if not cases:
-        parser.error(f"no case is called {', '.join(options.case)}; there are {', '.join(c.name for c in CASES)}")
+    try:
+        cases = list(CASES) if options.all else cases_named(options.case or REPRESENTATIVES)
+    except ValueError as error:
+        parser.error(str(error))
     tuning = {} if options.block_k is None else {"block_k": options.block_k}
     failed = 0
     for generation in options.generation or GENERATIONS:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tpu_kernels.errors import explain
 from tpu_kernels.lab.cost.compiling import schedule_jobs
 from tpu_kernels.lab.cost.dumps import read_dumps
 from tpu_kernels.lab.cost.kernel_cost import KernelCost, kernel_cost
@@ -16,7 +15,7 @@ from tpu_kernels.lab.cost.subject import Subject, attention_subject, kernel_sour
 from tpu_kernels.lab.cost.xla_time import ProgramCost, program_cost
 from tpu_kernels.lab.programs import Program, capture_functions, compile_programs
 from tpu_kernels.lab.targets import target_of
-from tpu_kernels.ops.attention.cases import CASES, AttentionCase
+from tpu_kernels.ops.attention.cases import CASES, AttentionCase, cases_named
 from tpu_kernels.specs import KernelSpec
 
 GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
@@ -68,17 +67,7 @@ def chosen_cases(names: Sequence[str] = ()) -> list[AttentionCase]:
 
     Raises ValueError for a name that no case has.
     """
-    wanted = set(names or REPRESENTATIVES)
-    known = {case.name for case in CASES} | {case.name.split("/")[0] for case in CASES}
-    if not wanted <= known:
-        raise ValueError(
-            explain(
-                "There is no such case.",
-                needs="a model or one of its cases: " + ", ".join(sorted({case.name.split("/")[0] for case in CASES})),
-                got=", ".join(sorted(wanted - known)),
-            )
-        )
-    return [case for case in CASES if {case.name, case.name.split("/")[0]} & wanted]
+    return cases_named(names or REPRESENTATIVES)
 
 
 def spec_subjects(

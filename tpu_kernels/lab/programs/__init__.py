@@ -1,6 +1,6 @@
 """Programs as a TPU gets them: captured on the emulated TPU, compiled by libtpu ahead of time, no TPU needed.
 
-    programs = capture_model(ModelCase("Qwen/Qwen3-0.6B", flow="plain", steps=("decode",)))
+    programs = capture_model(ModelCase("path/to/config.json", flow="plain", steps=("decode",)))
     (decode,) = compile_programs(programs, "v6e")
     decode.error, decode.memory, decode.hlo
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,7 +16,7 @@ from tpu_kernels.lab.programs.program import Program
 from tpu_kernels.lab.programs.requests import Flow, ModelCase, Step
 from tpu_kernels.lab.programs.subjects import KernelSubject, ModelSubject, subject_of
 from tpu_kernels.lab.targets import Target, target_of
-from tpu_kernels.ops.attention.cases import CASES, AttentionCase
+from tpu_kernels.ops.attention.cases import CASES, AttentionCase, cases_named
 from tpu_kernels.specs import KernelSpec
 
 DEFAULT_TARGETS: Final = ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1")
@@ -54,20 +53,10 @@ def compile_lines(subject: str, request: Request, say: Say = lambda _: None) -> 
             return _model_lines(name, targets, request, say)
 
 
-def chosen_cases(names: Sequence[str]) -> list[AttentionCase]:
-    """The cases of these names ("gpt-oss-20b/decode", or "gpt-oss-20b" for all of a model's), or all. ValueError."""
-    known = {case.name for case in CASES} | {case.name.split("/")[0] for case in CASES}
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(f"no case is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return [case for case in CASES if not names or {case.name, case.name.split("/")[0]} & set(names)]
-
-
 def _kernel_lines(
     kernel: KernelSubject, targets: Sequence[Target], request: Request, say: Say
 ) -> Iterator[CompileLine]:
-    cases = [_resized(case, request) for case in chosen_cases(request.cases)]
+    cases = [_resized(case, request) for case in (cases_named(request.cases) if request.cases else CASES)]
     for target in targets:
         base = CompileLine(kernel.name, "", target, request.dtype)
         against = {case.name: _not_covered(kernel.spec, case, request.dtype, target) for case in cases}

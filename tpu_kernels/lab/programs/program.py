@@ -18,7 +18,7 @@ class Program:
     """One program as torch_tpu hands it to a TPU's compiler."""
 
     name: str
-    """For people and for file names: "decode", "qwen3-0.6b decode b1 s4096"."""
+    """For people and for file names: "decode", "decode batch 1 cache 4096"."""
     stablehlo: bytes = field(repr=False)
     """A StableHLO portable artifact, for libtpu; jaxlib is too old to read it."""
     compile_options: bytes = field(repr=False)

@@ -7,9 +7,12 @@ sinks and windows stay what they are in the model (windows shrink with the cache
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final
 
+from tpu_kernels.errors import explain
 from tpu_kernels.ops.attention.contract import AttentionShape, used_features
 
 FULL_LENGTH: Final = 4096
@@ -105,6 +108,30 @@ def _small(case: AttentionCase) -> AttentionCase:
 
 CASES: Final = tuple(case for model in MODELS for case in _full(model))
 SMALL_CASES: Final = tuple(_small(case) for case in CASES)
+
+
+REPRESENTATIVES: Final = ("qwen3-0.6b", "gpt-oss-20b", "gemma-2-9b", "phi-3-mini", "falcon-7b", "deepseek-v2-lite")
+"""Models whose cases differ in kind: head sizes of 128, 64, 256, 96 and 192, groups of 2, 8, 1 and 71."""
+
+
+def cases_named(names: Iterable[str]) -> list[AttentionCase]:
+    """The full-size cases of those names, in the order of CASES: a case ("NAME/decode") or all of a model ("NAME").
+
+    Raises ValueError for a name that no case has.
+    """
+    wanted = set(names)
+    known = {case.name for case in CASES} | {case.name.split("/")[0] for case in CASES}
+    if unknown := sorted(wanted - known):
+        near = [close for name in unknown for close in get_close_matches(name, known, n=1)]
+        raise ValueError(
+            explain(
+                "there is no such case.",
+                needs="a model or one of its cases: " + ", ".join(dict.fromkeys(c.name.split("/")[0] for c in CASES)),
+                got=", ".join(unknown),
+                next_step=f"did you mean {', '.join(near)}?" if near else None,
+            )
+        )
+    return [case for case in CASES if {case.name, case.name.split("/")[0]} & wanted]
 
 
 def case(name: str) -> AttentionCase:
