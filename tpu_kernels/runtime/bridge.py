@@ -77,4 +77,4 @@ def device_bytes(model: torch.nn.Module) -> int:
 def compile_for_tpu(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
     """torch_tpu's backend of torch.compile for the graphs of an enabled model, with its host constants folded."""
     fold_host_constants(module)
-    return torch._dynamo.lookup_backend("tpu")(module, inputs)  # type: ignore[no-untyped-call]
+    return torch._dynamo.lookup_backend("tpu")(module, inputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -177,7 +177,7 @@ def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
     Copies that run beside the program queue for the HBM, so a wait for one of them is a wait for all that were started
     before: its time is shared among these by their bytes.
     """
-    seconds: Counter[Group] = Counter()
+    seconds: defaultdict[Group, float] = defaultdict(float)
     read: Counter[Group] = Counter()
     written: Counter[Group] = Counter()
     queued: Counter[Group] = Counter()
