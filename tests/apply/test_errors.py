@@ -166,3 +166,14 @@ def test_a_dynamic_cache_goes_the_plain_way(qwen3: Pair) -> None:
         got = qwen3.model.generate(ids, max_new_tokens=3, do_sample=False, past_key_values=cache)
         assert torch.equal(got, want)
         assert report.notes == ("generate ran the plain way: a cache of the caller's own (DynamicCache) (1 x)",)
+
+
+def test_a_generation_that_is_not_known_gets_the_default(
+    qwen3: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tpu_kernels.apply.enable.current_chip", lambda: None)
+    with enable_tpu_kernels(qwen3.model) as report:
+        assert len(report.swapped) == 2
+    assert [record.getMessage() for record in caplog.records if record.name == "tpu_kernels"] == [
+        "the generation of this TPU is not known: kernels take their default block sizes"
+    ]

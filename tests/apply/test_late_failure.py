@@ -118,3 +118,38 @@ def test_an_error_that_is_not_the_kernels_keeps_the_kernel(qwen3: Pair) -> None:
         torch._dynamo.reset()
         qwen3.model.generate(prompt(5), **GREEDY)
         assert all(call.is_kernel for call in report.calls if call.steps)
+
+
+TOO_LARGE = """    if query.device.type == "tpu" and block_k != 128:
+        raise RuntimeError("Ran out of memory in memory space vmem: exceeded its limit of 16.00M")
+"""
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_kernel_that_runs_out_of_vmem_takes_smaller_blocks(qwen3: Pair, tmp_path: Path, compiled: bool) -> None:
+    repository = copy_of_bundled(tmp_path)
+    check = "    _check(query, key, value, bounds, sinks)\n"
+    edit(repository, "op.py", check, check + TOO_LARGE)
+    ids = prompt(20)
+    want = generate_reference(qwen3.reference, ids, 4)[0]
+    with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
+        for _ in range(2):
+            assert torch.equal(qwen3.model.generate(ids, disable_compile=not compiled, **GREEDY), want)
+        assert all(call.is_kernel for call in report.calls)
+        (note,) = report.notes
+        assert "`attention/spoiled` ran out of VMEM and takes smaller blocks" in note and "16.00M" in note
+
+
+def test_a_kernel_that_runs_out_of_vmem_with_the_smallest_blocks_too(qwen3: Pair, tmp_path: Path) -> None:
+    repository = copy_of_bundled(tmp_path)
+    check = "    _check(query, key, value, bounds, sinks)\n"
+    edit(repository, "op.py", check, check + TOO_LARGE.replace(" and block_k != 128", ""))
+    ids = prompt(20)
+    want = generate_reference(qwen3.reference, ids, 4)[0]
+    with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
+        assert torch.equal(qwen3.model.generate(ids, **GREEDY), want)
+        assert not any(call.is_kernel for call in report.calls)
+        assert [note.split(":")[0] for note in report.notes] == [
+            "`attention/spoiled` ran out of VMEM and takes smaller blocks",
+            "`attention/spoiled` failed, its fallback runs",
+        ]

@@ -112,7 +112,7 @@ def test_yaml_and_python_give_the_same_spec(tmp_path: Path) -> None:
             ["`requires.hidden.multiple_of` has the wrong"],
         ),
         ("    multiple_of: 128", "    min: 3\n    max: 2", 15, ["min 3 is above max 2"]),
-        ("  default:", "  v3:", 17, ["'v3' is no TPU generation", "default, v4, v5e"]),
+        ("  default:", "  v3:", 17, ["'v3' is no TPU generation", "default, small, v4, v5e"]),
         ("{block: 8}", "{block: eight}", 17, ["`tune.default.block` has the wrong type"]),
         ("{block: 8}", "8", 17, ["`tune.default` has the wrong type", "a mapping"]),
         ("{float32: 1e-5}", "{float32: .inf}", 18, ["`tolerance.float32` is not valid", "finite"]),

@@ -192,6 +192,8 @@ def enable_tpu_kernels(
     announce_backend()
     chip = current_chip()
     generation = chip.name if chip else None
+    if generation is None:
+        logger.warning("the generation of this TPU is not known: kernels take their default block sizes")
     plan = plan_tpu_kernels(inner, specs, include=include, exclude=exclude, policy=policy, generation=generation)
     if not plan.entries:
         raise NoMatchError(

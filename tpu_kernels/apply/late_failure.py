@@ -74,17 +74,37 @@ def reinstate(session: Session, specs: list[str]) -> None:
         layer.reinstate(specs)
 
 
+def take_smaller_blocks(session: Session, specs: list[str], line: str) -> bool:
+    """Where `line` says that a compile ran out of VMEM, give the kernels the smallest blocks that their specs name.
+
+    Returns whether that changed anything, so that another try is worth it.
+    """
+    if "vmem" not in line.lower():
+        return False
+    concerned = [layer for layer in session.layers if layer.kernel is not None and layer.kernel.spec.name in specs]
+    changed = [layer for layer in concerned if layer.take_small_tuning()]
+    if not changed:
+        return False
+    session.note(f"`{'`, `'.join(specs)}` ran out of VMEM and takes smaller blocks: {line}")
+    logger.warning("`%s` ran out of VMEM and takes smaller blocks: %s", "`, `".join(specs), line)
+    return True
+
+
 class EagerFailure:
-    """What a layer does when its kernel fails in an eager call: it retires the kernel for the whole model."""
+    """What a layer does when its kernel fails in an eager call: smaller blocks where VMEM ran out, else it retires
+    the kernel for the whole model. Answers whether to try again."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def __call__(self, layer: LayerDispatch, error: Exception) -> None:
+    def __call__(self, layer: LayerDispatch, error: Exception) -> bool:
         if layer.kernel is not None:
             specs, line = [layer.kernel.spec.name], telling_line(error)
+            if take_smaller_blocks(self._session, specs, line):
+                return True
             silence(self._session, specs, line, error)
             announce(self._session, specs, line)
+        return False
 
 
 def not_finite(outputs: Any) -> str | None:

@@ -128,13 +128,22 @@ class LayerDispatch:
         self.generation = generation
         self.tuning = tuning
         self.log = log
-        self.on_failure: Callable[[LayerDispatch, Exception], None] | None = None
+        self.on_failure: Callable[[LayerDispatch, Exception], bool] | None = None
         self._retired: LoadedKernel | None = None
         self._last: Decision | None = None
 
     def retire(self, reason: str) -> None:
         """Do without the kernel from now on."""
         self._retired, self.kernel, self.reason = self.kernel, None, reason
+
+    def take_small_tuning(self) -> bool:
+        """Use the spec's smallest blocks from now on. False if they are in use already, or the spec names none."""
+        if self.kernel is None:
+            return False
+        small = self.kernel.spec.small_tuning(self.generation)
+        changed = small != self.tuning
+        self.tuning = small
+        return changed
 
     def reinstate(self, specs: list[str]) -> None:
         """Take the retired kernel back if it is one of `specs`."""
@@ -189,6 +198,8 @@ class LayerDispatch:
     def try_kernel(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         """The kernel's output in an eager call, or None where it failed and `on_failure` let the fallback run.
 
+        `on_failure` answers whether the kernel is worth another try.
+
         Eager programs are compiled and run later, so the first call of its kind is waited for.
         """
         kind = self.path, *((arg.dtype, arg.shape) for arg in args if isinstance(arg, torch.Tensor))
@@ -201,5 +212,4 @@ class LayerDispatch:
         except Exception as error:
             if self.on_failure is None:
                 raise
-            self.on_failure(self, error)
-            return None
+            return self.try_kernel(*args, **kwargs) if self.on_failure(self, error) else None

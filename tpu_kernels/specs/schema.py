@@ -37,7 +37,7 @@ _HUB_KERNELS = Path(__file__).resolve().parents[1] / "hub_kernels"
 
 
 def _tune_key(value: str) -> str:
-    known = ("default", *GENERATIONS)
+    known = ("default", "small", *GENERATIONS)
     if value not in known:
         raise fault("unknown_generation", f"{value!r} is no TPU generation", word=value, known=known)
     return value
@@ -60,7 +60,8 @@ class KernelSpec(Section):
     layer        name of a class of its `layers` module (exactly one of the two)
     match        which modules are meant
     requires     dtypes, features, TPU generations and sizes that the kernel covers
-    tune         keyword arguments for the kernel, `default` and per TPU generation
+    tune         keyword arguments for the kernel: `default`, per TPU generation, and `small`, which is laid over them
+                 where a compile runs out of VMEM
     fallback     what runs where the kernel cannot: auto, sdpa (attention only) or eager (the module's own)
     tolerance    largest absolute error against the op's float32 reference, per dtype
     """
@@ -167,3 +168,7 @@ class KernelSpec(Section):
     def tuning(self, generation: str | None = None) -> dict[str, int]:
         """Keyword arguments for the kernel on a TPU generation: `default`, overlaid by its own."""
         return {**self.tune.get("default", {}), **self.tune.get(generation or "default", {})}
+
+    def small_tuning(self, generation: str | None = None) -> dict[str, int]:
+        """The same, overlaid by `small`: for a call that ran out of VMEM."""
+        return {**self.tuning(generation), **self.tune.get("small", {})}

@@ -10,7 +10,7 @@ import pytest
 
 from tpu_kernels.chips import chip
 from tpu_kernels.lab.cost.hlo import parse_hlo
-from tpu_kernels.lab.cost.model_cost import by_group, destination_first, model_costs
+from tpu_kernels.lab.cost.model_cost import by_group, model_costs
 from tpu_kernels.lab.cost.model_groups import GROUPS, StepGroups
 from tpu_kernels.lab.cost.xla_time import OpCost, ProgramCost
 
@@ -44,7 +44,7 @@ class Request:
 
 
 def test_each_instruction_has_its_group() -> None:
-    groups = StepGroups(parse_hlo(destination_first(STEP)))
+    groups = StepGroups(parse_hlo(STEP))
     assert groups.cache_bytes == 2 * 512 * 128 * 2
     found = {
         name: groups.group(name)
@@ -65,7 +65,7 @@ def test_each_instruction_has_its_group() -> None:
 
 
 def test_a_slice_counts_once() -> None:
-    module = parse_hlo(destination_first(STEP))
+    module = parse_hlo(STEP)
     (slice_start,) = [one for one in module.entry if one.opcode == "slice-start"]
     assert module.hbm_bytes(slice_start) == 64 * 256 * 2
 
@@ -80,7 +80,7 @@ def test_a_wait_is_shared_by_what_is_queued() -> None:
         op("small-done", "copy-done", 8.0, 0),
         op("kernel", "custom-call", 2.0, 50),
     )
-    groups = by_group(ProgramCost(ops, 10.0, chip("v6e")), StepGroups(parse_hlo(destination_first(STEP))))
+    groups = by_group(ProgramCost(ops, 10.0, chip("v6e")), StepGroups(parse_hlo(STEP)))
     assert {name: group.seconds for name, group in groups.items() if group.seconds} == {
         "weights": 6.0,
         "rest": 2.0,

@@ -15,7 +15,15 @@ import torch
 from transformers import CompileConfig, PreTrainedModel
 
 from tpu_kernels.apply.generation.signs_of_life import signs_of_life
-from tpu_kernels.apply.late_failure import announce, not_finite, reinstate, silence, suspects, telling_line
+from tpu_kernels.apply.late_failure import (
+    announce,
+    not_finite,
+    reinstate,
+    silence,
+    suspects,
+    take_smaller_blocks,
+    telling_line,
+)
 from tpu_kernels.apply.session import Session
 from tpu_kernels.errors import KernelFailedError
 from tpu_kernels.runtime.bridge import compile_for_tpu
@@ -96,9 +104,11 @@ class CompiledForwards:
             line, failure = telling_line(error), error
         if line is not None and (failed := suspects(program)):
             self._forget(key, program)
-            silence(self._session, failed, line, failure)
             if cache.hides_padding:
                 cache.set_length(length)
+            if failure is not None and take_smaller_blocks(self._session, failed, line):
+                return self(config, **inputs)
+            silence(self._session, failed, line, failure)
             try:
                 outputs = self(config, **inputs)
             except Exception:

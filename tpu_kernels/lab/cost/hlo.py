@@ -171,7 +171,14 @@ def _instruction(line: str) -> HloInstruction | None:
     opcode, _, tail = rest[type_end:].strip().partition("(")
     end = _closing("(" + tail, 0) - 1
     operands = tuple(name.rstrip(",") for name in re.findall(r"%([^\s,)]+)", tail[:end]))
-    return HloInstruction(head["name"], opcode, arrays(rest[:type_end]), operands, tail[end + 1 :])
+    return HloInstruction(head["name"], opcode, _results(opcode, rest[:type_end]), operands, tail[end + 1 :])
+
+
+def _results(opcode: str, text: str) -> tuple[Array, ...]:
+    """The arrays of an instruction's type; of an asynchronous copy or slice the destination comes first."""
+    found = arrays(text)
+    # `copy-start` names its destination first, `slice-start` its source.
+    return (*found[1:2], *found[:1], *found[2:]) if opcode == "slice-start" else found
 
 
 def _closing(text: str, start: int) -> int:

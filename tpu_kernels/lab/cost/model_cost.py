@@ -6,7 +6,6 @@ cost is put to a group. What runs between the programs of two tokens is not in i
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +28,6 @@ from tpu_kernels.ops.attention.cases import AttentionCase
 from tpu_kernels.ops.attention.contract import AttentionShape
 
 DEFAULT_MAX_LEN: Final = 4096
-
-_ARRAY: Final = r"\w+\[[\d,]*\](?:\{[^{}]*\})?"
-_SLICE_START: Final = re.compile(rf"(?P<head>%slice-start\S* = )\((?P<source>\({_ARRAY}\)), (?P<to>{_ARRAY}), ")
 
 
 @dataclass(frozen=True)
@@ -158,17 +154,8 @@ def _grouped(result: CompiledProgram, steering: Mapping[str, Arguments]) -> tupl
         return steering.get(instruction.name.rsplit(".", 1)[0], {})
 
     assert result.dump is not None  # it was asked for
-    hlo = destination_first(result.hlo)
-    cost = program_cost(hlo, read_dumps(result.dump), result.target.chip, arguments)
-    return cost.seconds, by_group(cost, StepGroups(parse_hlo(hlo)))
-
-
-def destination_first(hlo: str) -> str:
-    """The module with the results of each `slice-start` in the order that `copy-start` has: destination, source.
-
-    Byte counts take the first result of an asynchronous copy for its destination; slices name their source first.
-    """
-    return _SLICE_START.sub(lambda found: f"{found['head']}({found['to']}, {found['source']}, ", hlo)
+    cost = program_cost(result.hlo, read_dumps(result.dump), result.target.chip, arguments)
+    return cost.seconds, by_group(cost, StepGroups(parse_hlo(result.hlo)))
 
 
 def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
