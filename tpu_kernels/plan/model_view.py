@@ -20,6 +20,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from tpu_kernels.errors import ModelStructureError, explain
+from tpu_kernels.plan.attention_facts import attention_facts
 from tpu_kernels.plan.match import LayerFacts
 
 
@@ -118,59 +119,6 @@ def _read_config(name: str) -> PreTrainedConfig:
     return config
 
 
-def _first_int(*candidates: Any) -> int | None:
-    return next((int(value) for value in candidates if isinstance(value, int) and value > 0), None)
-
-
-def _setting(module: torch.nn.Module, config: PreTrainedConfig, name: str) -> Any:
-    """A value of the config for this layer, or None; where layers differ, of the layer's own part of it."""
-    try:
-        return getattr(config, name, None)
-    except RuntimeError:  # transformers refuses to answer for all layers at once
-        own: Any = config.per_layer_config[module.layer_idx]
-        return getattr(own, name, None)
-
-
-def _head_sizes(module: torch.nn.Module, config: PreTrainedConfig) -> dict[str, int]:
-    heads, hidden = _setting(module, config, "num_attention_heads"), _setting(module, config, "hidden_size")
-    head_dim = _first_int(
-        getattr(module, "qk_head_dim", None),
-        getattr(module, "head_dim", None),
-        _setting(module, config, "head_dim"),
-        hidden // heads if isinstance(hidden, int) and isinstance(heads, int) else None,
-    )
-    value_head_dim = _first_int(getattr(module, "v_head_dim", None), head_dim)
-    sizes = {"head_dim": head_dim, "value_head_dim": value_head_dim}
-    return {name: size for name, size in sizes.items() if size is not None}
-
-
-def _attention_facts(module: torch.nn.Module, config: PreTrainedConfig, dtype: torch.dtype) -> LayerFacts:
-    heads = _setting(module, config, "num_attention_heads")
-    sizes = _head_sizes(module, config)
-    # A mask says at run time alone whether rows are padded, so every causal layer needs a kernel that can.
-    features = {"causal", "left_padding"} if getattr(module, "is_causal", True) else {"bidirectional"}
-    groups = getattr(module, "num_key_value_groups", None)
-    if (_setting(module, config, "num_key_value_heads") or heads) == 1 and heads != 1:
-        features.add("multi_query")
-    elif isinstance(groups, int) and groups > 1:
-        features.add("grouped_heads")
-    if sizes.get("head_dim") != sizes.get("value_head_dim"):
-        features.add("value_head_dim")
-    if isinstance(getattr(module, "sinks", None), torch.Tensor):
-        features.add("sinks")
-    softcap = getattr(module, "attn_logit_softcapping", None) or _setting(module, config, "attn_logit_softcapping")
-    if softcap is not None:
-        features.add("softcap")
-    if getattr(module, "sliding_window", None) is not None:
-        features.add("sliding_window")
-    return LayerFacts(
-        class_name=type(module).__name__,
-        dtype=str(dtype).removeprefix("torch."),
-        sizes=sizes,
-        features=frozenset(features),
-    )
-
-
 def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
     """Every attention module of `model`, in module order; those that cannot be swapped have an obstacle."""
     swappable = {path: module for path, module in model.named_modules() if _is_swappable(module)}
@@ -182,7 +130,7 @@ def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
             seen.append(path)
             parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0, device="meta"))
             config: Any = module.config
-            yield Layer(path, "attention", module, _attention_facts(module, config, parameter.dtype), obstacle)
+            yield Layer(path, "attention", module, attention_facts(module, config, parameter.dtype), obstacle)
         elif _computes_attention_itself(module) and not _touches(path, (*swappable, *seen)):
             seen.append(path)
             facts = LayerFacts(class_name=type(module).__name__)
