@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a file: the checkout is not on the path
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from benchmarks.executables import executables_per_token
 from benchmarks.show import print_rows
 from tpu_kernels.lab.cost.model_cost import ModelCost, model_costs

@@ -11,6 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: the checkout is not on the path
+    sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.attention_calls import Sizes, kernel_costs, splash_seconds, xla_seconds
 from benchmarks.show import print_rows
