@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-
-from tpu_kernels.cli.tables import print_coverage
-from tpu_kernels.harness.coverage.collect import PAGE, collect, page, select
-from tpu_kernels.harness.coverage.row import Flow
 
 
 def coverage(
@@ -21,7 +17,9 @@ def coverage(
     architectures: Annotated[
         Path | None, typer.Option(help="JSON file that lists them; default: that of the source checkout.")
     ] = None,
-    flow: Annotated[Flow, typer.Option(help="An enabled model, or transformers' own static cache.")] = "tpu-kernels",
+    flow: Annotated[
+        Literal["tpu-kernels", "plain"], typer.Option(help="An enabled model, or transformers' own static cache.")
+    ] = "tpu-kernels",
     spec: Annotated[
         list[str] | None, typer.Option("--spec", help="Further spec file or folder, preferred; may be repeated.")
     ] = None,
@@ -37,6 +35,9 @@ def coverage(
 
     Exit code 1 if one is not equal.
     """
+    from tpu_kernels.cli.tables import print_coverage
+    from tpu_kernels.harness.coverage.collect import PAGE, collect, page, select
+
     try:
         selected = select(names or [], shard, every, architectures)
     except ValueError as error:
