@@ -93,6 +93,31 @@ def test_continuous_batching_is_kept_and_said() -> None:
         assert after[0, 4:].tolist() == tokens[0] and all(call.is_kernel for call in report.calls)
 
 
+def test_a_manager_that_is_kept_for_the_next_batch() -> None:
+    both = pair(Qwen3Config(**TINY, num_hidden_layers=1))
+    prompts = [prompt(4)[0].tolist()]
+    want = both.reference.generate_batch(prompts, **BATCHING)
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        for _ in range(2):
+            got = both.model.generate_batch(prompts, persistent_manager=True, **BATCHING)
+            assert [each.generated_tokens for each in got.values()] == [each.generated_tokens for each in want.values()]
+        after = both.model.generate(prompt(4), max_new_tokens=3, do_sample=False, eos_token_id=None)
+        assert [after[0, 4:].tolist()] == [each.generated_tokens for each in want.values()]
+        assert report.calls and all(call.is_kernel for call in report.calls)
+    both.model.destroy_cached_continuous_batching_manager()
+
+
+def test_early_exit_leaves_the_model_as_it_was() -> None:
+    """The model assists itself with its first layer: for that time it has one layer."""
+    both = pair(Qwen3Config(**TINY, num_hidden_layers=2))
+    ids, kwargs = prompt(6), {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    want = generate_reference(both.reference, ids, 3)[0]
+    with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
+        assert torch.equal(both.model.generate(ids.to("tpu"), assistant_early_exit=1, **kwargs).cpu(), want)
+        assert torch.equal(both.model.generate(ids, **kwargs), want)
+        assert any(call.is_kernel for call in report.calls)
+
+
 def test_a_manager_of_continuous_batching_that_is_not_stopped(qwen3: Pair) -> None:
     """Before its end, generate runs the plain way; after it, by kernels again."""
     ids, kwargs = prompt(4), {"max_new_tokens": 2, "do_sample": False}

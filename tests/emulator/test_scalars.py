@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from tests.emulator.processes import python
 
 SCRIPT = """
@@ -36,3 +38,11 @@ def test_numbers_of_the_device_in_indices_and_arguments(tmp_path: Path) -> None:
         "[0, 1, 2, 3] [0.0, 1.0, 2.0, 3.0]",
         "0.5 True 1 0.5 False",
     ]
+
+
+def test_numbers_read_inside_a_compiled_graph() -> None:
+    x = torch.tensor([1.0, 2.0]).to("tpu")
+    one = torch.tensor(1).to("tpu")
+    assert torch.compile(lambda t: t * t.sum().item(), backend="tpu")(x).tolist() == [3.0, 6.0]
+    assert torch.compile(lambda t: t * int(t.sum().long().item()), backend="tpu")(x).tolist() == [3.0, 6.0]
+    assert torch.compile(lambda t, i: t[i], backend="tpu")(x, one).item() == 2.0

@@ -84,15 +84,22 @@ def test_list_that_cannot_be_read(tmp_path: Path, text: str | None, message: str
 def test_one_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     good = {**ARCHITECTURES["llama"].model_dump(), "static_cache_left_padded": False}
     file, rows_file = tmp_path / "list.json", tmp_path / "rows.jsonl"
-    entries: dict[str, Any] = {"known": good, "raises": {**good, "config": "NoSuchConfig"}, "fine": good}
+    entries: dict[str, Any] = {"raises": {**good, "config": "NoSuchConfig"}, "fine": good}
     file.write_text(json.dumps(entries))
-    rows_file.write_text(Row(name="known", error="the process died (-6)").model_dump_json() + "\n")
     rows = collect(list(entries), file=file, rows_file=rows_file)
     assert [row.name for row in rows] == list(entries)
-    assert rows[0].error == "the process died (-6)", "a row of the file is not run again"
-    assert "NoSuchConfig" in str(rows[1].error)
-    assert rows[2].right and rows[2].swapped == 2 and rows[2].padded is None
-    assert collect(list(entries), file=file, rows_file=rows_file) == rows
+    assert "NoSuchConfig" in str(rows[0].error)
+    assert rows[1].right and rows[1].swapped == 2 and rows[1].padded is None
+    with rows_file.open("a") as stream:
+        stream.write('{"name": "fine", "equ')  # a run that was killed while it wrote
+    assert [row.name for row in collect(list(entries), file=file, rows_file=rows_file)] == list(entries)
+    lines = [json.loads(line) for line in rows_file.read_text().splitlines() if line.endswith("}")]
+    assert [line["name"] for line in lines] == ["raises", "fine", "raises"], (
+        "a right row stays, an error is tried again"
+    )
+    assert "flow" not in lines[0] and lines[0]["run"].startswith("tpu-kernels, specs []")
+    with pytest.raises(SpecError):
+        collect(["fine"], file=file, rows_file=rows_file, specs=["nowhere.yaml"])
 
 
 def test_a_process_that_dies_is_a_row(tmp_path: Path) -> None:

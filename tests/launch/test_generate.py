@@ -23,6 +23,16 @@ def test_generate_with_warm_up_and_report() -> None:
     assert "4 of 4 layers swapped" in done.stderr and "programs: 2 for batch 1, cache 256" in done.stderr
 
 
+def test_mistakes_are_said_before_anything_is_loaded(tmp_path: object) -> None:
+    for options, message in (
+        (("--prompt", ""), "a prompt is empty"),
+        (("--prompt", "x", "--spec", "nowhere.yaml"), "nowhere.yaml"),
+        (("--prompt", "x", "--emulate"), "cannot be loaded"),
+    ):
+        done = python(*MAIN, "generate", str(tmp_path), *options, HF_HUB_OFFLINE="1")
+        assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
 def test_without_a_tpu(tmp_path: object) -> None:
     done = python(*MAIN, "generate", "x", "--prompt", "y", TPU_KERNELS_SYSROOT=str(tmp_path))
     assert done.returncode == 1

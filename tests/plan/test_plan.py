@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from transformers import Gemma2Config, GptOssConfig, Qwen3Config, ViTConfig
 
 from tests.support.models import TINY, Pair
 from tpu_kernels import KernelSpec, ModelStructureError, plan_tpu_kernels
 from tpu_kernels.harness.coverage.architectures import load_architectures
+from tpu_kernels.plan.implementation_name import depends_on_name
 from tpu_kernels.plan.table import fold_rows, render_rows
 from tpu_kernels.specs import BundledSource, Dimension, Match, Requires
 
@@ -163,3 +166,66 @@ def test_sizes_that_differ_between_layers() -> None:
 def test_attention_outside_the_interface_is_kept_and_said() -> None:
     plan = plan_tpu_kernels(load_architectures()["bloom"].build())
     assert [entry.reason for entry in plan.kept] == ["it does not use transformers' attention interface"] * 2
+
+
+class _Config:
+    _attn_implementation = "sdpa"
+
+
+class _Attention(torch.nn.Module):
+    config = _Config()
+
+
+class _InAHelper(_Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.helped(x)
+
+    def helped(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.config._attn_implementation == "sdpa" else -x
+
+
+class _Kept(_Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        name = self.config._attn_implementation
+        return x if name == "sdpa" else -x
+
+
+class _FromADictionary(_Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return {"sdpa": x}.get(self.config._attn_implementation, -x)
+
+
+class _Inherited(_InAHelper):
+    pass
+
+
+class _WithTextAtTheMargin(_Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One
+line at the margin."""
+# and a comment
+        return get_interface(self.config._attn_implementation)(x) if x is not None else x
+
+
+class _OtherName(_Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -x if self.config._attn_implementation in ("eager", "paged") else x
+
+
+def get_interface(name: str) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "depends"),
+    [
+        (_InAHelper, True),
+        (_Kept, True),
+        (_FromADictionary, True),
+        (_Inherited, True),
+        (_WithTextAtTheMargin, False),
+        (_OtherName, False),
+    ],
+)
+def test_classes_that_use_the_name_of_the_implementation(kind: type[_Attention], depends: bool) -> None:
+    assert depends_on_name(kind()) is depends

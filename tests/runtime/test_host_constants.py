@@ -58,14 +58,16 @@ def test_only_constants_that_the_tpu_uses_are_folded() -> None:
     assert _folded(_frequencies, x) == 1
     assert _folded(_already_on_device, x) == 0
     assert _folded(lambda t: torch.rand(3).to(t.device) + t, x) == 0, "random numbers are new at each call"
+    assert _folded(lambda t: torch.nn.functional.dropout(torch.ones(3), training=True).to(t.device) + t, x) == 0
+    assert _folded(lambda t: torch.zeros(0, 3).to(t.device).sum() + t, x) == 0, "nothing to fold"
     assert _folded(lambda t, h: t + (h + torch.arange(3)).to(t.device), x, torch.ones(3)) == 0, "an input, no constant"
     assert _folded(lambda t: t + torch.zeros(300, 300)[:3, :3].to(t.device).sum(), x) == 1, "small after slicing"
     assert _folded(lambda t: t + torch.zeros(300, 300).to(t.device).sum(), x) == 0, "too large for a literal"
 
 
-@pytest.mark.parametrize("change", ["add_", "setitem", "iadd", "view"])
+@pytest.mark.parametrize("change", ["add_", "setitem", "iadd", "view", "shift", "overload", "view of an input"])
 def test_constant_that_is_changed_in_place_is_left(change: str) -> None:
-    def changed(x: torch.Tensor) -> torch.Tensor:
+    def changed(x: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
         steps = torch.arange(3.0)
         if change == "add_":
             steps.add_(1)
@@ -73,8 +75,16 @@ def test_constant_that_is_changed_in_place_is_left(change: str) -> None:
             steps[0] = 7
         elif change == "iadd":
             steps += 1
-        else:
+        elif change == "view":
             steps[:2].mul_(3)
+        elif change == "shift":
+            whole = torch.arange(3)
+            whole <<= 1
+            return x + whole.to(x.device)
+        elif change == "overload":
+            torch.ops.aten.add_.Scalar(steps, 4)
+        else:
+            steps.view_as(host).add_(5)
         return x + steps.to(x.device)
 
-    assert _folded(changed, torch.ones(3).to("tpu")) == 0
+    assert _folded(changed, torch.ones(3).to("tpu"), torch.ones(3)) == 0

@@ -67,7 +67,7 @@ def _refuse_rejected(plan: SwapPlan) -> None:
                 explain(
                     f"No kernel can replace `{entry.path}` ({entry.facts.class_name}).",
                     got=entry.obstacle,
-                    next_step=f'keep it with on_reject="fallback", or leave it out with exclude=["{entry.path}"].',
+                    next_step='keep it with on_reject="fallback".',
                 )
             )
         if entry.rejected:

@@ -24,10 +24,12 @@ def coverage(
         list[str] | None, typer.Option("--spec", help="Further spec file or folder, preferred; may be repeated.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write the page here; --all writes docs/coverage.md of the checkout.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the page here; --all alone writes docs/coverage.md of the checkout."),
     ] = None,
     rows: Annotated[
-        Path | None, typer.Option(help="Keep rows in this file; those that it holds are not run again.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Keep rows in this file; those of such a run that it holds stay."),
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Architectures side by side.")] = 1,
 ) -> None:
@@ -42,6 +44,10 @@ def coverage(
         selected = select(names or [], shard, every, architectures)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if output is None and every and flow == "tpu-kernels" and not spec and architectures is None:
+        output = PAGE
+    if output is not None and not output.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
     results = print_coverage(
         len(selected),
         lambda progress: collect(
@@ -54,8 +60,6 @@ def coverage(
             progress=progress,
         ),
     )
-    if output is None and every and flow == "tpu-kernels":
-        output = PAGE
     if output is not None:
         output.write_text(page(results, f"tpu-kernels coverage {'--all' if every else ''}".strip()))
         print(f"written: {output}")

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-from tpu_kernels.emulator import device, guards, preflight, scalars
+from tpu_kernels.emulator import device, garbage, guards, preflight, scalars
 from tpu_kernels.emulator.pjrt import PjrtApi
 from tpu_kernels.emulator.state import STATE
 
@@ -68,6 +68,7 @@ def _load_torch_tpu() -> None:
         torch.empty(1, device="tpu").cpu()
     guards.install()
     scalars.install()
+    garbage.install()
     # What `kernels` looks for to know that this is a TPU host; torch_tpu does not set it.
     torch.backends.tpu = torch.tpu  # type: ignore[attr-defined]
     # torch_tpu's flash attention is a Mosaic kernel, which no CPU can run.

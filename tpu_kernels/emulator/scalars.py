@@ -15,8 +15,15 @@ def install() -> None:
     """
     import torch
 
+    own = torch.library.get_kernel("aten::_local_scalar_dense", "PrivateUse1")
+    device_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+
     def read(tensor: torch.Tensor) -> Any:
-        return tensor.to("cpu").item()  # a method called from Python lets go of the lock
+        try:
+            return tensor.to("cpu").item()  # a method called from Python lets go of the lock
+        except RuntimeError:
+            # While torch_tpu traces a graph its tensors hold nothing, and it knows what to do with them.
+            return own.call_boxed(device_keys, tensor)
 
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _KEPT.append(library)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tpu_kernels import emulator
-from tpu_kernels.errors import EmulatorError, explain
+from tpu_kernels.errors import EmulatorError, ModelStructureError, SpecError, explain
+from tpu_kernels.registry import load_registry
 
 DType = Literal["auto", "bfloat16", "float32"]
 
@@ -36,19 +37,34 @@ def run_generate(options: GenerateOptions) -> None:
     """Print the continuation of each prompt on stdout, and on stderr what was compiled and how long it took.
 
     One prompt is printed as it grows; several make a left-padded batch and are printed at the end. Raises
-    EmulatorError where there is no TPU and `emulate` was not asked for, TpuKernelsError of enabling, and OSError for a
-    model that is not found.
+    EmulatorError where there is no TPU and `emulate` was not asked for, ModelStructureError for a model that is not
+    found, SpecError for a mistake in the options, and whatever enabling and generating raise.
     """
+    load_registry(list(options.specs))  # a mistake in a spec shows before the weights are read
+    if not all(options.prompts):
+        raise SpecError(explain("a prompt is empty.", needs="some text in every --prompt"))
     _start_device(options.emulate)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 
     from tpu_kernels.apply import enable_tpu_kernels
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(options.model, padding_side="left")
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(options.model, padding_side="left")
+        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype, device_map="tpu")
+    except (OSError, ValueError) as error:
+        raise ModelStructureError(
+            explain(
+                f"{options.model} cannot be loaded.",
+                needs="a Hub id or a folder, with config, weights and tokenizer of a causal language model",
+                got=str(error).strip().splitlines()[0],
+                next_step="check the name; offline, the Hub id must be in the local cache.",
+            )
+        ) from error
+    if options.chat and not tokenizer.chat_template:
+        raise SpecError(explain(f"{options.model} has no chat template.", next_step="leave --chat out."))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype, device_map="tpu")
     report = enable_tpu_kernels(
         model, list(options.specs), exclude=list(options.exclude) or None, max_cache_len=options.max_cache_len
     )

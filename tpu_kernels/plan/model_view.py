@@ -7,9 +7,7 @@ it by itself is seen too: it is kept, and the plan says so.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from tpu_kernels.errors import ModelStructureError, explain
 from tpu_kernels.plan.attention_facts import attention_facts
+from tpu_kernels.plan.implementation_name import depends_on_name
 from tpu_kernels.plan.match import LayerFacts
 
 
@@ -122,7 +121,7 @@ def _read_config(name: str) -> PreTrainedConfig:
 def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
     """Every attention module of `model`, in module order; those that cannot be swapped have an obstacle."""
     swappable = {path: module for path, module in model.named_modules() if _is_swappable(module)}
-    name_seen = next((path for path, module in swappable.items() if _depends_on_name(module)), None)
+    name_seen = next((path for path, module in swappable.items() if depends_on_name(module)), None)
     obstacle = f"`{name_seen}` does otherwise by the name of the attention implementation" if name_seen else None
     seen: list[str] = []
     for path, module in model.named_modules():
@@ -135,29 +134,6 @@ def attention_layers(model: PreTrainedModel) -> Iterator[Layer]:
             seen.append(path)
             facts = LayerFacts(class_name=type(module).__name__)
             yield Layer(path, "attention", module, facts, "it does not use transformers' attention interface")
-
-
-def _depends_on_name(module: torch.nn.Module) -> bool:
-    """Whether the layer's forward compares the name of the attention implementation with the one that it has now.
-
-    Under our name it would take another branch.
-    """
-    config: Any = module.config
-    kind: Any = type(module)
-    return config._attn_implementation in _names_compared(kind)
-
-
-@lru_cache(maxsize=1024)
-def _names_compared(module_class: Any) -> frozenset[str]:
-    """The strings with which `forward` of a class compares `_attn_implementation`."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(module_class.forward)))
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            parts = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
-            if any(isinstance(part, ast.Attribute) and part.attr == "_attn_implementation" for part in parts):
-                names |= {p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)}
-    return frozenset(names)
 
 
 def _is_swappable(module: torch.nn.Module) -> bool:

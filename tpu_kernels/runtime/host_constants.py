@@ -5,6 +5,7 @@ torch_tpu 0.2.0 ends the process where a graph makes a tensor on the CPU and use
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,8 +17,8 @@ from torch.utils import _pytree
 LARGEST: Final = 65536
 """Elements of the largest constant that is folded: it becomes a literal of the program."""
 
-_RANDOM: Final = ("bernoulli", "multinomial", "normal", "poisson")
-_IN_PLACE: Final = ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+_RANDOM: Final = ("rand", "bernoulli", "multinomial", "normal", "poisson", "dropout", "rrelu")
+_IN_PLACE: Final = {"setitem", *(name for name in dir(operator) if name[0] == "i" and f"__{name}__" in dir(operator))}
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
@@ -35,29 +36,36 @@ def _name(node: Node) -> str:
 
 def _is_random(node: Node) -> bool:
     tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or "rand" in _name(node) or _name(node) in _RANDOM
+    return torch.Tag.nondeterministic_seeded in tags or any(word in _name(node) for word in _RANDOM)
 
 
 def _writes_in_place(node: Node) -> bool:
-    return node.op.startswith("call") and (
-        _name(node).endswith("_") or _name(node) in _IN_PLACE or "out" in node.kwargs
-    )
+    schema = getattr(node.target, "_schema", None)
+    named = _name(node).endswith("_") or _name(node) in _IN_PLACE or "out" in node.kwargs
+    return node.op.startswith("call") and (named or bool(schema is not None and schema.is_mutable))
 
 
 def _constants(graph: torch.fx.Graph) -> set[Node]:
-    """Nodes that compute a CPU tensor from nothing but numbers and each other, and that nothing changes in place."""
+    """Nodes that compute a CPU tensor from nothing but numbers and each other.
+
+    None at all where something on the CPU that comes from one is written in place, since it may share its memory, and
+    where the graph switches autocast on, which would make other values of them.
+    """
     found: set[Node] = set()
+    derived: set[Node] = set()
     for node in graph.nodes:
-        if node.op not in ("call_function", "call_method") or not _tensors(node):
+        if "autocast" in _name(node):
+            return set()
+        if node.op not in ("call_function", "call_method"):
             continue
-        known = all(source in found for source in node.all_input_nodes)
-        if known and _made_on_the_cpu(node) and not _is_random(node) and not _writes_in_place(node):
+        if _writes_in_place(node) and any(source in derived for source in (node.kwargs.get("out"), *node.args[:1])):
+            return set()
+        if not _tensors(node) or not _made_on_the_cpu(node):
+            continue
+        if all(source in found for source in node.all_input_nodes) and not _is_random(node):
             found.add(node)
-    changed = {node for node in found if any(_writes_in_place(user) for user in node.users)}
-    while changed:  # what shares their memory may have changed with them: the whole connected part goes
-        found -= changed
-        neighbours = {other for node in changed for other in (*node.users, *node.all_input_nodes)}
-        changed = neighbours & found
+        if node in found or any(source in derived for source in node.all_input_nodes):
+            derived.add(node)
     return found
 
 
@@ -79,7 +87,7 @@ def fold_host_constants(module: GraphModule) -> int:
     graph = module.graph
     values: dict[Node, Any] = {}
     constants = _constants(graph)
-    folded = [node for node in _boundary(constants, graph) if _size(node) <= LARGEST]
+    folded = [node for node in _boundary(constants, graph) if 0 < _size(node) <= LARGEST]
     for node in folded:
         value = _value(node, values)
         example = node.meta["example_value"]

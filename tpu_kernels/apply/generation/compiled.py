@@ -128,7 +128,7 @@ class CompiledForwards:
     ) -> tuple[tuple[Any, ...], Program, Callable[..., Any]]:
         batch, tokens = inputs["input_ids"].shape
         options = tpu_compile_config(config)
-        key = (cache.get_max_length(), options["fullgraph"], _signature(inputs))
+        key = (cache.get_max_length(), options["fullgraph"], len(cache.layers), _signature(inputs))
         if key not in self._compiled:
             name = f"{'decode' if tokens == 1 else 'prefill'} batch {batch} tokens {tokens} cache {key[0]}"
             name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)

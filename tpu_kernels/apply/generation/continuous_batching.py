@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ class ContinuousBatching:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._manager: weakref.ref[Any] | None = None
+        self._managers: list[weakref.ref[Any]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ContinuousBatching:
         """The copy of a model has no manager: the manager runs the original."""
@@ -26,24 +25,26 @@ class ContinuousBatching:
     @property
     def at_work(self) -> bool:
         """Whether there is a manager that has not been stopped."""
-        return self._manager is not None and self._manager() is not None
+        self._managers = [each for each in self._managers if each() is not None]
+        return bool(self._managers)
 
     def generate_batch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._session.note("generate_batch ran the plain way: continuous batching")
-        with self._session.configs.original_attention():
+        with self._session.lock, self._session.configs.original_attention():
             return original(*args, **kwargs)
 
     def init_continuous_batching(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._session.note("init_continuous_batching: the model attends the plain way until its manager is stopped")
-        self._session.configs.use_original()
-        manager = original(*args, **kwargs)
-        self._manager = weakref.ref(manager)
-        if not isinstance(vars(manager).get("stop"), _Stop):
-            manager.stop = _Stop(self, manager)
+        with self._session.lock:
+            self._session.configs.use_original()
+            manager = original(*args, **kwargs)
+            self.release(manager)
+            self._managers.append(weakref.ref(manager))
+        manager.stop = _Stop(self, manager)
         return manager
 
-    def release(self) -> None:
-        self._manager = None
+    def release(self, manager: Any) -> None:
+        self._managers = [each for each in self._managers if each() is not manager]
 
 
 class _Stop:
@@ -51,10 +52,12 @@ class _Stop:
 
     def __init__(self, batching: ContinuousBatching, manager: Any) -> None:
         self._batching = batching
-        self._stop = functools.partial(type(manager).stop, weakref.proxy(manager))
+        self._manager = weakref.ref(manager)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        manager: Any = self._manager()
+        kind: Any = type(manager)
         try:
-            return self._stop(*args, **kwargs)
+            return kind.stop(manager, *args, **kwargs)
         finally:
-            self._batching.release()
+            self._batching.release(manager)

@@ -24,7 +24,7 @@ from tpu_kernels.apply.generation.continuous_batching import ContinuousBatching
 from tpu_kernels.apply.generation.memory import check_cache_fits
 from tpu_kernels.apply.generation.prefill import prefill
 from tpu_kernels.apply.generation.routes import bound_arguments, plain_reason
-from tpu_kernels.apply.generation.shapes import CacheShapes, probe_cache_shapes
+from tpu_kernels.apply.generation.shapes import CacheShapes, layers_in_use, probe_cache_shapes
 from tpu_kernels.apply.session import Session
 from tpu_kernels.chips import chip
 from tpu_kernels.errors import CacheTooSmallError, explain
@@ -66,9 +66,9 @@ class GenerationHooks:
         return _static_session.get() is self.session
 
     def _shapes(self) -> CacheShapes:
-        """What the model caches; asked again after the model was cast or moved."""
+        """What the model caches; asked again when it was cast or moved, or runs with fewer layers for a time."""
         session = self.session
-        made_for = (session.model.dtype, session.model.device)
+        made_for = (session.model.dtype, session.model.device, layers_in_use(session.model))
         if session.layer_shapes is None or session.layer_shapes[0] != made_for:
             with session.configs.original_attention():
                 session.layer_shapes = made_for, probe_cache_shapes(session.model)

@@ -80,6 +80,12 @@ def probe_cache_shapes(model: PreTrainedModel) -> CacheShapes:
     return CacheShapes(shapes, dtypes.pop())
 
 
+def layers_in_use(model: PreTrainedModel) -> int | None:
+    """Layers that the model runs by its config: early exit lets it assist itself with its first ones."""
+    layers: int | None = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
+    return layers
+
+
 def _shape(layer: DynamicLayer) -> LayerShape:
     return LayerShape(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1])
 

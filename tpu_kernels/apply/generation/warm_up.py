@@ -25,10 +25,13 @@ class WarmUpStep:
     max_len: int
     seconds: float
     programs: dict[str, float]
+    note: str = ""
+    """Why there is nothing to compile ahead, where the calls run the plain way."""
 
     def __str__(self) -> str:
         compiled = ", ".join(f"{name}: {seconds:.1f} s" for name, seconds in self.programs.items())
-        return f"batch {self.batch_size}, {self.max_len} tokens: {self.seconds:.1f} s ({compiled or 'compiled before'})"
+        what = compiled or self.note or "compiled before"
+        return f"batch {self.batch_size}, {self.max_len} tokens: {self.seconds:.1f} s ({what})"
 
 
 def warm_up(
@@ -66,7 +69,7 @@ def _progress() -> Progress:
 
 
 def _warm(session: Session, batch: int, length: int) -> WarmUpStep:
-    known = len(session.log.programs)
+    known, noted = [id(program) for program in session.log.programs], dict(session.notes)
     started = time.monotonic()
     generate: Callable[..., Any] = session.model.generate
     generate(
@@ -81,5 +84,6 @@ def _warm(session: Session, batch: int, length: int) -> WarmUpStep:
         max_cache_len=length - 1,
     )
     seconds = time.monotonic() - started
-    compiled = {program.name: program.compile_seconds for program in session.log.programs[known:]}
-    return WarmUpStep(batch, length, seconds, compiled)
+    compiled = {program.name: program.compile_seconds for program in session.log.programs if id(program) not in known}
+    new = [text for text, count in session.notes.items() if count != noted.get(text, 0)]
+    return WarmUpStep(batch, length, seconds, compiled, "; ".join(new))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+
+from pydantic import ValidationError
 
 from tpu_kernels.errors import SpecError, explain
 from tpu_kernels.harness.coverage.architectures import (
@@ -17,6 +18,7 @@ from tpu_kernels.harness.coverage.architectures import (
 from tpu_kernels.harness.coverage.row import Flow, Row
 from tpu_kernels.harness.coverage.run import run_all
 from tpu_kernels.harness.coverage.table import render, summary
+from tpu_kernels.registry import load_registry
 
 PAGE: Final = CHECKOUT_FILE.parents[2] / "docs" / "coverage.md"
 """The page of a source checkout."""
@@ -44,7 +46,7 @@ def select(names: Sequence[str], shard: str | None, every: bool, file: Path | No
     if shard is None:
         return list(names) or right
     index, _, count = shard.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise ValueError(f"a shard is I/N with I from 0 to N - 1, got {shard!r}")
     return right[int(index) :: int(count)]
 
@@ -59,14 +61,19 @@ def collect(
     processes: int = 1,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """The rows of `names`. Rows that stand in `rows_file` (one JSON object a line) are not run again; new ones are
-    added to it as they come, so that a long run can be taken up again."""
-    kept = _read(rows_file)
+    """The rows of `names`. Rows of the same run that stand in `rows_file` (one JSON object a line) are not run again
+    unless they ended in an error; new ones are added to it as they come, so that a long run can be taken up again.
+
+    Raises SpecError for a spec that cannot be read.
+    """
+    load_registry(specs)  # a mistake in a spec is one error here, and not one in every row
+    run = f"{flow}, specs {list(specs)}, list {file or 'of the checkout'}, {_versions()}"
+    kept = _read(rows_file, run)
 
     def keep(row: Row) -> None:
         if rows_file is not None:
             with rows_file.open("a") as stream:
-                stream.write(row.model_dump_json() + "\n")
+                stream.write("\n" + row.model_copy(update={"run": run}).model_dump_json() + "\n")
         progress(row)
 
     missing = [name for name in names if name not in kept]
@@ -75,22 +82,33 @@ def collect(
     return [new.get(name) or kept[name] for name in names]
 
 
-def _read(rows_file: Path | None) -> dict[str, Row]:
+def _read(rows_file: Path | None, run: str) -> dict[str, Row]:
+    """The rows of that run without an error; a line that was cut off counts for nothing."""
     if rows_file is None or not rows_file.exists():
         return {}
-    rows = [Row.model_validate(json.loads(line)) for line in rows_file.read_text().splitlines()]
-    return {row.name: row for row in rows}
+    rows: dict[str, Row] = {}
+    for line in rows_file.read_text().splitlines():
+        try:
+            row = Row.model_validate_json(line)
+        except ValidationError:
+            continue
+        if row.run == run and row.error is None:
+            rows[row.name] = row
+    return rows
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
 
 
 def page(rows: Iterable[Row], command: str) -> str:
     """The text of docs/coverage.md."""
     rows = sorted(rows, key=lambda row: row.name)
-    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"""# Coverage
 
 {summary(rows)}
 
-Made by `{command}` on the emulated TPU with {versions}. Do not edit it by hand.
+Made by `{command}` on the emulated TPU with {_versions()}. Do not edit it by hand.
 
 Each architecture is a tiny model with random weights in float32, in which norms, biases, sinks and windows bite.
 `enable_tpu_kernels` is called with a prefill chunk of 8, and the model generates 14 tokens greedily behind each of two
@@ -102,7 +120,7 @@ cache and no compilation.
 - **padded**: the same for a batch whose second prompt has 5 tokens and is padded on the left. `-` where plain
   transformers itself is not right.
 
-The list of architectures, `tests/data/architectures.json`, holds 182. The table has those that compile and that plain
-static-cache generation gets right.
+The table has the architectures of `tests/data/architectures.json` that compile and that plain static-cache generation
+gets right.
 
 {render(rows)}"""

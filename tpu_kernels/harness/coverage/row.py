@@ -21,6 +21,7 @@ class Row(BaseModel):
     kept           how many layers were kept, by reason
     ran            what the attention layers ran: "decode: attention/static-attention", …
     error          the exception or the death of the process, else None
+    run            what was run: flow, specs, the list of architectures, versions of the packages
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,6 +37,7 @@ class Row(BaseModel):
     notes: tuple[str, ...] = ()
     error: str | None = None
     seconds: float = 0.0
+    run: str = ""
 
     @property
     def kernel_ran(self) -> bool:
