@@ -205,3 +205,9 @@ def test_bundled_specs_are_found_in_a_checkout_and_in_an_installed_package(tmp_p
     assert bundled_specs_folder(package) == tmp_path / "kernel_specs"
     (package / "_bundled_specs").mkdir()
     assert bundled_specs_folder(package) == package / "_bundled_specs"
+
+
+def test_the_op_may_be_left_out_of_a_name() -> None:
+    registry = load_registry()
+    assert registry.find("static-attention") is registry.get("attention/static-attention")
+    assert registry.find("attention") is None and registry.find("static") is None

@@ -58,9 +58,17 @@ class Registry:
         """The specs of one op, in order of preference."""
         return tuple(spec for spec in self if spec.op == op)
 
+    def find(self, name: str) -> KernelSpec | None:
+        """The spec of that name, or of the only name that ends in it (the op may be left out), or None."""
+        if name in self._specs:
+            return self._specs[name]
+        ending = [spec for spec in self if spec.name.split("/", 1)[1] == name]
+        return ending[0] if len(ending) == 1 else None
+
     def get(self, name: str) -> KernelSpec:
-        """The spec of that name. Raises SpecError, which lists the names there are."""
-        if name not in self._specs:
+        """The same. Raises SpecError where there is none, which lists the names there are."""
+        spec = self.find(name)
+        if spec is None:
             raise SpecError(
                 explain(
                     f"there is no kernel spec named `{name}`.",
@@ -68,7 +76,7 @@ class Registry:
                     next_step=did_you_mean(name, self._specs),
                 )
             )
-        return self._specs[name]
+        return spec
 
     def provider_of(self, name: str) -> str:
         """Who brought the spec of that name: `given`, `TPU_KERNELS_SPECS`, an entry point, or `bundled`."""

@@ -94,10 +94,7 @@ def _spec(subject: str | None) -> KernelSpec | None:
         return load_registry().get("attention/static-attention")
     if Path(subject).suffix in (".yaml", ".yml"):
         return load_spec(subject)
-    registry = load_registry()
-    names = {spec.name: spec for spec in registry}
-    short = {spec.name.split("/", 1)[1]: spec for spec in registry}
-    return names.get(subject) or short.get(subject)
+    return load_registry().find(subject)
 
 
 def _model_report(model: str, request: Request) -> Report:

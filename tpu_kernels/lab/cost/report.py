@@ -23,7 +23,8 @@ _SCHEDULE: Final = (
 _UNITS: Final = (("MATMUL", "MATPUSH"), ("XLU",), ("VALU",), ("EUP",), ("VLOAD",), ("VSTORE",))
 _COSTS_NOTE: Final = (
     "limit: the larger of the time to move what the op must move at 90 % of the HBM bandwidth and the time of the "
-    "matrix unit. XLA: the op's plain torch reference, which computes in float32 and over the whole cache."
+    "matrix unit. XLA: the op's plain torch reference, which computes in float32 and over the whole cache. "
+    "ratio: XLA's time over the kernel's."
 )
 _SCHEDULE_NOTE: Final = (
     "steps: turns of the innermost loop that takes most of the time. waits: share of the cycles without a bundle, "

@@ -49,9 +49,9 @@ def subject_of(name: str) -> Subject:
     if path.is_dir() and not (path / _CONFIG).is_file():
         return KernelSubject(path.resolve().name, _source_in(path))
     if not path.exists():
-        specs = {key: spec for spec in load_registry() for key in (spec.name, spec.name.split("/", 1)[1])}
-        if name in specs:
-            return _of_spec(specs[name])
+        spec = load_registry().find(name)
+        if spec is not None:
+            return _of_spec(spec)
     return ModelSubject(name)
 
 
