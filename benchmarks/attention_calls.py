@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,24 @@ from tpu_kernels.lab.cost.kernel_cost import KernelCost
 from tpu_kernels.lab.cost.subject import attention_subject
 from tpu_kernels.lab.jax_source import STATIC_ATTENTION
 from tpu_kernels.lab.programs import FunctionCase, capture_functions
+from tpu_kernels.lab.targets import GENERATIONS
 from tpu_kernels.ops.attention.cases import AttentionCase
 from tpu_kernels.ops.attention.contract import AttentionShape
 
 FUNCTIONS = Path(__file__).with_name("attention_functions.py")
 DTYPE = "bfloat16"
+
+
+def parser_of(prog: str, description: str | None, *, max_len: int) -> argparse.ArgumentParser:
+    """The options that both benchmarks of attention have."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--chip", action="append", help=f"default: {', '.join(GENERATIONS)}")
+    parser.add_argument("--q-heads", type=int, default=16)
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--max-len", type=int, default=max_len)
+    parser.add_argument("--json", action="store_true")
+    return parser
 
 
 @dataclass(frozen=True)
@@ -63,12 +77,11 @@ def xla_seconds(calls: Sequence[Sizes], chips: Sequence[str]) -> dict[tuple[str,
 
 def _grouped(call: Sizes) -> FunctionCase:
     shape = call.case.shape
-    arguments = ((shape.query_shape, DTYPE), (shape.key_shape, DTYPE), (shape.value_shape, DTYPE))
     name = f"{shape.batch} {shape.query_heads} {shape.kv_heads} {shape.queries} {shape.length} {shape.key_dim}"
     return FunctionCase(
         name,
         "benchmarks.attention_functions:grouped_attention",
-        (*arguments, (shape.bounds_shape, "int32")),
+        call.case.arguments(DTYPE)[:4],  # no sinks
         {"scale": call.case.scale},
     )
 

@@ -8,7 +8,6 @@ XLA reads at any length. `limit_us` is the time of the bytes that must be read, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -16,22 +15,15 @@ from pathlib import Path
 if not __package__:  # run as a file: the checkout is not on the path
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.attention_calls import Sizes, kernel_costs, xla_seconds
+from benchmarks.attention_calls import Sizes, kernel_costs, parser_of, xla_seconds
 from benchmarks.show import print_rows
-
-CHIPS = ("v5e", "v6e", "tpu7x")
+from tpu_kernels.lab.targets import GENERATIONS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode_attention", description=__doc__)
-    parser.add_argument("--chip", action="append", help="default: v5e, v6e, tpu7x")
+    parser = parser_of("python -m benchmarks.decode_attention", __doc__, max_len=8192)
     parser.add_argument("--batch", type=int, action="append", help="default: 1 and 8")
-    parser.add_argument("--q-heads", type=int, default=16)
-    parser.add_argument("--kv-heads", type=int, default=8)
-    parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--max-len", type=int, default=8192)
     parser.add_argument("--length", type=int, action="append", help="default: 512, 2048 and 8192")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     sizes = (options.q_heads, options.kv_heads, options.head_dim, 1, options.max_len)
     calls = [
@@ -39,7 +31,7 @@ def main() -> None:
         for batch in options.batch or (1, 8)
         for length in options.length or (512, 2048, options.max_len)
     ]
-    chips = options.chip or CHIPS
+    chips = options.chip or GENERATIONS
     xla = xla_seconds(calls, chips)
     rows = [
         {

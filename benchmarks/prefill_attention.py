@@ -9,7 +9,6 @@ a cache and takes no padding.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -17,28 +16,21 @@ from pathlib import Path
 if not __package__:  # run as a file: the checkout is not on the path
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.attention_calls import Sizes, kernel_costs, splash_seconds, xla_seconds
+from benchmarks.attention_calls import Sizes, kernel_costs, parser_of, splash_seconds, xla_seconds
 from benchmarks.show import print_rows
-
-CHIPS = ("v5e", "v6e", "tpu7x")
+from tpu_kernels.lab.targets import GENERATIONS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.prefill_attention", description=__doc__)
-    parser.add_argument("--chip", action="append", help="default: v5e, v6e, tpu7x")
+    parser = parser_of("python -m benchmarks.prefill_attention", __doc__, max_len=4096)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, action="append", help="default: 256, 512 and 2048")
-    parser.add_argument("--q-heads", type=int, default=16)
-    parser.add_argument("--kv-heads", type=int, default=8)
-    parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--max-len", type=int, default=4096)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     heads = (options.q_heads, options.kv_heads, options.head_dim)
     calls = [
         Sizes(options.batch, *heads, tokens, options.max_len, tokens) for tokens in options.tokens or (256, 512, 2048)
     ]
-    chips = options.chip or CHIPS
+    chips = options.chip or GENERATIONS
     xla = xla_seconds(calls, chips)
     rows = []
     for chip in chips:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tpu_kernels.apply.generation.warm_up import WarmUpStep, warm_up
 from tpu_kernels.errors import StackError
 from tpu_kernels.plan.table import render_rows
-from tpu_kernels.runtime.dispatch import Decision
+from tpu_kernels.runtime.dispatch import Decision, Program
 
 if TYPE_CHECKING:
     from tpu_kernels.apply.session import Session
@@ -89,24 +89,26 @@ class EnableReport:
         return tuple(notes)
 
     @property
+    def _programs(self) -> list[Program]:
+        return self._session.log.programs if self._session is not None else []
+
+    @property
     def programs(self) -> dict[str, int]:
         """Graphs that `generate` compiled, by name (phase, batch, tokens, cache length), and how often each ran."""
         runs: Counter[str] = Counter()
-        for program in self._session.log.programs if self._session is not None else ():
+        for program in self._programs:
             runs[program.name] += program.runs
         return dict(runs)
 
     @property
     def programs_per_bucket(self) -> dict[tuple[int, int], int]:
         """How many graphs there are for each batch size (rows, beams included) and cache length."""
-        programs = self._session.log.programs if self._session is not None else []
-        return dict(Counter((program.batch, program.cache_length) for program in programs))
+        return dict(Counter((program.batch, program.cache_length) for program in self._programs))
 
     @property
     def compile_seconds(self) -> dict[str, float]:
         """Wall seconds that the first run of each graph took, by name."""
-        programs = self._session.log.programs if self._session is not None else []
-        return {program.name: program.compile_seconds for program in programs}
+        return {program.name: program.compile_seconds for program in self._programs}
 
     def warm_up(
         self, batch_sizes: Iterable[int] = (1,), max_lens: Iterable[int] = (256,), *, progress: bool = True

@@ -45,7 +45,7 @@ def cost(
 
     from tpu_kernels.errors import TpuKernelsError
     from tpu_kernels.lab.cost.command import Request, cost_report
-    from tpu_kernels.lab.cost.compare import GENERATIONS
+    from tpu_kernels.lab.targets import GENERATIONS
 
     targets = (*(generation or ()), *(topology or ())) or GENERATIONS
     request = Request(tuple(targets), tuple(case or ()), dtype, batch, max_len, length)

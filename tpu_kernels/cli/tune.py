@@ -29,7 +29,7 @@ def tune(
     from rich.console import Console
 
     from tpu_kernels.errors import TpuKernelsError
-    from tpu_kernels.lab.cost.compare import GENERATIONS
+    from tpu_kernels.lab.targets import GENERATIONS
     from tpu_kernels.lab.tune.command import print_tuned, tune_spec, write
 
     try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+from tpu_kernels.emulator.overrides import override
 from tpu_kernels.errors import CompileError, explain
 
 _DEVICE_COPIES = ("_to_copy", "copy", "copy_", "device_put", "lift_fresh_copy")
@@ -64,12 +64,7 @@ def _guard_index_reduce() -> Callable[[], None]:
             )
         return out.copy_(tensor.scatter_reduce(dim, index, source, reduce, include_self=include_self))
 
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Warning only once for all operators")
-        library.impl("index_reduce.out", index_reduce, "PrivateUse1", allow_override=True)
-    remove: Callable[[], None] = library._destroy
-    return remove
+    return override("index_reduce.out", index_reduce)
 
 
 def _check_host_tensors(interpreter: Any, node: Any, result: Any) -> None:

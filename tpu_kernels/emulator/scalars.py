@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from typing import Any
+
+from tpu_kernels.emulator.overrides import override
 
 
 def install() -> None:
@@ -25,12 +27,8 @@ def install() -> None:
             # While torch_tpu traces a graph its tensors hold nothing, and it knows what to do with them.
             return own.call_boxed(device_keys, tensor)
 
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    _KEPT.append(library)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Warning only once for all operators")
-        library.impl("_local_scalar_dense", read, "PrivateUse1", allow_override=True)
+    _KEPT.append(override("_local_scalar_dense", read))
 
 
-_KEPT: list[Any] = []
-"""An implementation lives as long as its library object."""
+_KEPT: list[Callable[[], None]] = []
+"""An implementation lives as long as the library object behind it."""

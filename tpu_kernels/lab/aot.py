@@ -21,12 +21,9 @@ from tpu_kernels.lab.jax_source import STATIC_ATTENTION
 from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.messages import one_line
 from tpu_kernels.lab.processes import Answer, compile_answers
-from tpu_kernels.lab.targets import target_of
+from tpu_kernels.lab.targets import GENERATIONS, target_of
 from tpu_kernels.ops.attention.cases import CASES, REPRESENTATIVES, AttentionCase, cases_named
 from tpu_kernels.ops.attention.contract import DTYPES
-
-GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
-"""The generations that the bundled kernels are compiled for."""
 
 _WORKER: Final = "tpu_kernels.lab.aot_worker"
 
@@ -43,6 +40,16 @@ class AotJob:
     function: str
     arguments: tuple[Argument, ...]
     keywords: dict[str, Any] = field(default_factory=dict)
+
+    def request(self, **more: Any) -> dict[str, Any]:
+        """What a worker process is told of it."""
+        return {
+            "kernel": str(self.kernel),
+            "function": self.function,
+            "arguments": self.arguments,
+            "keywords": self.keywords,
+            **more,
+        }
 
 
 @dataclass(frozen=True)
@@ -78,13 +85,7 @@ def attention_jobs(
             name=f"{case.name} {dtype}",
             kernel=kernel,
             function="attend",
-            arguments=(
-                (case.shape.query_shape, dtype),
-                (case.shape.key_shape, dtype),
-                (case.shape.value_shape, dtype),
-                (case.shape.bounds_shape, "int32"),
-                ((case.shape.query_heads,), dtype) if case.sinks else None,
-            ),
+            arguments=case.arguments(dtype),
             keywords={"scale": case.scale, "softcap": case.softcap, **tuning},
         )
         for case in cases
@@ -102,15 +103,7 @@ def compile_jobs(jobs: Sequence[AotJob], generation: str, *, timeout: float = 90
         ValueError: unknown generation.
         CompileError: the compiler could not be started, died again and again, or took more than `timeout` seconds.
     """
-    requests = [
-        {
-            "kernel": str(job.kernel),
-            "function": job.function,
-            "arguments": job.arguments,
-            "keywords": job.keywords,
-        }
-        for job in jobs
-    ]
+    requests = [job.request() for job in jobs]
     topology = target_of(generation).topology
     answers = compile_answers(_WORKER, topology, requests, timeout=timeout, what="kernels")
     return [_result(job, generation, answer) for job, answer in zip(jobs, answers, strict=True)]

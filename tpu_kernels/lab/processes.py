@@ -44,6 +44,19 @@ def compiler_environment(**variables: str) -> dict[str, str]:
     )
 
 
+def dumping_environment(folder: Path) -> dict[str, str]:
+    """`compiler_environment` in which libtpu writes the schedule and the utilization of each kernel and fusion to
+    `folder`, which must exist, and little else."""
+    environment = compiler_environment()
+    flags = (
+        environment.get("LIBTPU_INIT_ARGS", ""),
+        f"--xla_jf_dump_to={folder.resolve()}",
+        "--xla_jf_dump_llo_text=true",
+        "--xla_jf_dump_llo_pass_label_regex=(packed-bundles-post-ra|pre-delay_hlo)",
+    )
+    return {**environment, "LIBTPU_INIT_ARGS": " ".join(filter(None, flags))}
+
+
 def last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "no message"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from tpu_kernels.chips import ChipInfo, chip
 from tpu_kernels.errors import explain
+
+GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
+"""The generations that the bundled kernels are compiled for."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from tpu_kernels.errors import DuplicateSpecError, SpecError, explain
@@ -14,11 +15,12 @@ from tpu_kernels.registry.sources import (
     environment_specs,
     given_specs,
 )
-from tpu_kernels.specs import KernelSpec
+from tpu_kernels.specs import KernelSpec, load_spec
 from tpu_kernels.specs.problems import did_you_mean
 
 BUNDLED: Final = "bundled"
 GIVEN: Final = "given"
+YAML_SUFFIXES: Final = (".yaml", ".yml")
 
 
 class Registry:
@@ -93,6 +95,16 @@ def load_registry(specs: SpecSource | Iterable[SpecSource] | None = None) -> Reg
     Raises SpecError for a malformed or missing spec, DuplicateSpecError for two specs of one name.
     """
     return Registry(_all(specs))
+
+
+def find_spec(name: str) -> KernelSpec | None:
+    """What a user calls a spec: a YAML file, or a name as `Registry.find` takes it; None if there is no such name.
+
+    Raises SpecError for a file that is no spec.
+    """
+    if Path(name).suffix in YAML_SUFFIXES:
+        return load_spec(Path(name).expanduser())
+    return load_registry().find(name)
 
 
 def _all(specs: SpecSource | Iterable[SpecSource] | None) -> Iterator[tuple[str, KernelSpec]]:

@@ -15,8 +15,9 @@ from tpu_kernels.apply import enable_tpu_kernels
 from tpu_kernels.apply.report import EnableReport
 from tpu_kernels.errors import NoMatchError
 from tpu_kernels.harness.coverage.architectures import Architecture
-from tpu_kernels.harness.coverage.row import TOLERANCE, Flow, Row
+from tpu_kernels.harness.coverage.row import TOLERANCE, Row
 from tpu_kernels.harness.weights import biting_weights_
+from tpu_kernels.lab.programs.requests import Flow
 from tpu_kernels.specs import KernelSpec
 
 LENGTHS = (11, 11, 5)

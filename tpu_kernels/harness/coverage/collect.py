@@ -15,9 +15,10 @@ from tpu_kernels.harness.coverage.architectures import (
     load_architectures,
     right_in_plain_transformers,
 )
-from tpu_kernels.harness.coverage.row import Flow, Row
+from tpu_kernels.harness.coverage.row import Row
 from tpu_kernels.harness.coverage.run import run_all
 from tpu_kernels.harness.coverage.table import render, summary
+from tpu_kernels.lab.programs.requests import Flow
 from tpu_kernels.registry import load_registry
 
 PAGE: Final = CHECKOUT_FILE.parents[2] / "docs" / "coverage.md"

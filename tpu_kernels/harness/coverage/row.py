@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict
-
-Flow = Literal["tpu-kernels", "plain"]
 
 TOLERANCE = 1e-3
 """Largest difference of float32 logits of a tiny model. Sums in another order stay below 1e-4."""

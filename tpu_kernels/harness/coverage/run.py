@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import BinaryIO, get_args
 
 from tpu_kernels.harness.coverage.architectures import load_architectures
-from tpu_kernels.harness.coverage.row import Flow, Row
+from tpu_kernels.harness.coverage.row import Row
+from tpu_kernels.lab.programs.requests import Flow
 
 PER_PROCESS = 8
 TIMEOUT_PER_ARCHITECTURE = 300.0

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from tpu_kernels.errors import SpecError, explain
-from tpu_kernels.lab.cost.compare import GENERATIONS, Comparison, chosen_cases, compare
+from tpu_kernels.lab.cost.compare import Comparison, chosen_cases, compare
 from tpu_kernels.lab.cost.report import as_json, print_costs, write_page, write_plot
-from tpu_kernels.registry import load_registry
-from tpu_kernels.specs import KernelSpec, load_spec
+from tpu_kernels.lab.targets import GENERATIONS
+from tpu_kernels.registry import find_spec, load_registry
+from tpu_kernels.specs import KernelSpec
 
 
 @dataclass
@@ -70,7 +71,7 @@ def cost_report(subject: str | None, request: Request) -> Report:
 
     None is the bundled attention kernel. Raises as `compare` does, and SpecError for a file that is no spec.
     """
-    spec = _spec(subject)
+    spec = find_spec(subject) if subject else load_registry().get("attention/static-attention")
     if spec is None:
         return _model_report(str(subject), request)
     if spec.op != "attention":
@@ -86,15 +87,6 @@ def cost_report(subject: str | None, request: Request) -> Report:
 
 def _sizes(request: Request) -> dict[str, Any]:
     return {name: getattr(request, name) for name in ("dtype", "batch", "max_len", "length")}
-
-
-def _spec(subject: str | None) -> KernelSpec | None:
-    """The spec that is meant, None if it must be a model."""
-    if subject is None:
-        return load_registry().get("attention/static-attention")
-    if Path(subject).suffix in (".yaml", ".yml"):
-        return load_spec(subject)
-    return load_registry().find(subject)
 
 
 def _model_report(model: str, request: Request) -> Report:

@@ -14,11 +14,10 @@ from tpu_kernels.lab.cost.kernel_cost import KernelCost, kernel_cost
 from tpu_kernels.lab.cost.subject import Subject, attention_subject, kernel_source, resized
 from tpu_kernels.lab.cost.xla_time import ProgramCost, program_cost
 from tpu_kernels.lab.programs import Program, capture_functions, compile_programs
-from tpu_kernels.lab.targets import target_of
+from tpu_kernels.lab.targets import GENERATIONS, target_of
 from tpu_kernels.ops.attention.cases import CASES, AttentionCase, cases_named
 from tpu_kernels.specs import KernelSpec
 
-GENERATIONS: Final = ("v5e", "v6e", "tpu7x")
 REPRESENTATIVES: Final = (
     *(case.name for case in CASES if case.model == CASES[0].model),
     next(case.name for case in CASES if case.sinks and case.shape.is_decode),

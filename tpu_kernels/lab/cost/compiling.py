@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from tpu_kernels.chips import ChipInfo
 from tpu_kernels.lab.aot import AotJob
-from tpu_kernels.lab.cost.dumps import KernelDump, libtpu_arguments, read_dumps
+from tpu_kernels.lab.cost.dumps import KernelDump, read_dumps
 from tpu_kernels.lab.cost.hlo import HloInstruction
 from tpu_kernels.lab.cost.xla_time import Arguments, ProgramCost, program_cost
 from tpu_kernels.lab.messages import one_line
-from tpu_kernels.lab.processes import compile_answers, compiler_environment
+from tpu_kernels.lab.processes import compile_answers, dumping_environment
 from tpu_kernels.lab.targets import target_of
 
 _WORKER: Final = "tpu_kernels.lab.cost.compile_worker"
@@ -71,15 +71,7 @@ def schedule_jobs(
         dumped_to = Path(work) / "dumps"
         dumped_to.mkdir()
         requests = [
-            {
-                "kernel": str(job.kernel),
-                "function": job.function,
-                "arguments": job.arguments,
-                "keywords": job.keywords,
-                "values": known,
-                "dumped_to": str(dumped_to),
-                "folder": str(Path(work) / str(number)),
-            }
+            job.request(values=known, dumped_to=str(dumped_to), folder=str(Path(work) / str(number)))
             for number, (job, known) in enumerate(zip(jobs, given, strict=True))
         ]
         answers = compile_answers(
@@ -88,7 +80,7 @@ def schedule_jobs(
             requests,
             timeout=timeout,
             what="kernels",
-            environment=compiler_environment(LIBTPU_INIT_ARGS=libtpu_arguments(dumped_to)),
+            environment=dumping_environment(dumped_to),
         )
         return [
             _scheduled(job, aim.chip, answer, Path(work) / str(number))

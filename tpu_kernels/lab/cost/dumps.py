@@ -1,4 +1,4 @@
-"""The folder of text dumps that libtpu leaves behind: where to ask for it, and what is read from it."""
+"""What is read from the folder of text dumps for which `processes.dumping_environment` asks libtpu."""
 
 from __future__ import annotations
 
@@ -23,14 +23,6 @@ class KernelDump:
     name: str
     schedule: Schedule
     utilization: Utilization
-
-
-def libtpu_arguments(folder: Path) -> str:
-    """LIBTPU_INIT_ARGS by which the compiler writes schedules and utilization to `folder`, and little else."""
-    return (
-        f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
-        f"--xla_jf_dump_llo_pass_label_regex=({SCHEDULE}|pre-delay_hlo)"
-    )
 
 
 def read_dumps(folder: Path) -> dict[str, KernelDump]:

@@ -5,34 +5,30 @@ Started by `compiling`, never imported by it; requests and answers as `lab.proce
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from tpu_kernels.lab.programs.executable import Compiler
+from tpu_kernels.lab.worker import Answering, serve
 
 
 def main(topology: str) -> None:
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # libraries print; answers go to a handle of their own
-    compiler = Compiler(topology)
-    print(json.dumps({"topology": topology}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_compile(compiler, json.loads(line))), file=answers, flush=True)
+    def start() -> tuple[dict[str, Any], Answering]:
+        compiler = Compiler(topology)
+        return {"topology": topology}, lambda request: _compile(compiler, request)
+
+    serve(start)
 
 
 def _compile(compiler: Compiler, request: dict[str, Any]) -> dict[str, Any]:
     stablehlo, options = Path(request["stablehlo"]).read_bytes(), Path(request["options"]).read_bytes()
     started = time.monotonic()
-    try:
-        with compiler.compiled(stablehlo, options) as executable:
-            seconds = time.monotonic() - started
-            Path(request["hlo"]).write_text(executable.hlo())
-            return {"error": None, "seconds": seconds, "memory": executable.memory()}
-    except Exception as error:  # whatever libtpu says is the answer
-        return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - started}
+    with compiler.compiled(stablehlo, options) as executable:
+        seconds = time.monotonic() - started
+        Path(request["hlo"]).write_text(executable.hlo())
+        return {"seconds": seconds, "memory": executable.memory()}
 
 
 if __name__ == "__main__":

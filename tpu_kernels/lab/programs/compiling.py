@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.messages import one_line
-from tpu_kernels.lab.processes import Answer, compile_answers, compiler_environment
+from tpu_kernels.lab.processes import Answer, compile_answers, compiler_environment, dumping_environment
 from tpu_kernels.lab.programs.program import Program, save_programs
 from tpu_kernels.lab.targets import Target, target_of
 
 _WORKER: Final = "tpu_kernels.lab.programs.compile_worker"
-_DUMPED: Final = "(packed-bundles-post-ra|pre-delay_hlo|final_bundles)"
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ def compile_programs(
         else:
             answers = []
             for program, request in zip(programs, requests, strict=True):
-                answers += _answers(aim, [request], timeout, _dumping(dump_to / program.file_name))
+                folder_of_its_own = dump_to / program.file_name
+                folder_of_its_own.mkdir(parents=True, exist_ok=True)
+                answers += _answers(aim, [request], timeout, dumping_environment(folder_of_its_own))
         return [
             _result(program, aim, answer, Path(request["hlo"]), dump_to)
             for program, request, answer in zip(programs, requests, answers, strict=True)
@@ -82,18 +83,6 @@ def _answers(target: Target, requests: list[dict[str, str]], timeout: float, env
     return compile_answers(
         _WORKER, target.topology, requests, timeout=timeout, what="programs", environment=environment
     )
-
-
-def _dumping(folder: Path) -> dict[str, str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = compiler_environment()
-    flags = (
-        environment.get("LIBTPU_INIT_ARGS", ""),
-        f"--xla_jf_dump_to={folder.resolve()}",
-        "--xla_jf_dump_llo_text=true",
-        f"--xla_jf_dump_llo_pass_label_regex={_DUMPED}",
-    )
-    return {**environment, "LIBTPU_INIT_ARGS": " ".join(filter(None, flags))}
 
 
 def _result(program: Program, target: Target, answer: Answer, hlo: Path, dump_to: Path | None) -> CompiledProgram:

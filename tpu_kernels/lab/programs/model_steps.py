@@ -18,6 +18,7 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from tpu_kernels import emulator
 from tpu_kernels.apply import enable_tpu_kernels
+from tpu_kernels.apply.generation.buckets import DEFAULT_CHUNK
 from tpu_kernels.apply.session import session_of
 from tpu_kernels.emulator import CapturedProgram
 from tpu_kernels.errors import CompileError, explain
@@ -60,7 +61,7 @@ def capture_steps(case: ModelCase) -> list[Program]:
         model = empty_model(case)
         if case.flow == "tpu-kernels":
             enable_tpu_kernels(model, prefill_chunk=case.prefill_chunk, max_cache_len=case.max_len)
-            steps = _generated(model, case, programs, prompt=1 + case.prefill_chunk * ("prefill" in case.steps))
+            steps = _generated(model, case, programs, prompt=1 + _chunk(case) * ("prefill" in case.steps))
         else:
             steps = {}
             if "prefill" in case.steps:
@@ -134,7 +135,7 @@ def _plain_prefill(model: PreTrainedModel, case: ModelCase, programs: list[Captu
 
     Not through `generate`, which asks the device for the cache's length to cut the chunks: here that is no answer.
     """
-    chunk = case.prefill_chunk
+    chunk = _chunk(case)
     inputs = model.prepare_inputs_for_generation(
         torch.zeros((case.batch, chunk), dtype=torch.int64).to("tpu"),
         past_key_values=model._prepare_static_cache("static", case.batch, case.max_len, chunk, {}),
@@ -144,6 +145,10 @@ def _plain_prefill(model: PreTrainedModel, case: ModelCase, programs: list[Captu
     )
     forward = model.get_compiled_call(None)
     return programs_of(programs, lambda: forward(**inputs, return_dict=True))
+
+
+def _chunk(case: ModelCase) -> int:
+    return case.prefill_chunk or DEFAULT_CHUNK
 
 
 def _named(step: Step, captured: list[CapturedProgram], model: PreTrainedModel) -> list[Program]:

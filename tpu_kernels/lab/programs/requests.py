@@ -16,8 +16,6 @@ FLOWS: Final[tuple[Flow, ...]] = ("tpu-kernels", "plain")
 Step = Literal["prefill", "decode"]
 STEPS: Final[tuple[Step, ...]] = ("prefill", "decode")
 
-DEFAULT_CHUNK: Final = 256
-
 
 @dataclass(frozen=True)
 class FunctionCase:
@@ -43,7 +41,8 @@ class ModelCase:
     max_len: int = 4096
     """Length of the key/value cache, tokens."""
     dtype: str = "bfloat16"
-    prefill_chunk: int = DEFAULT_CHUNK
+    prefill_chunk: int | None = None
+    """Tokens of the prefill chunk; None is what an enabled model takes."""
     generation: str = "v5e"
     """TPU generation that kernels and their tuning are chosen for (flow "tpu-kernels")."""
 
@@ -54,21 +53,9 @@ def reference_cases(cases: Iterable[AttentionCase], dtypes: Sequence[str]) -> li
         FunctionCase(
             f"{case.name} {dtype}",
             "tpu_kernels.ops.attention.reference:static_attention_reference",
-            attention_arguments(case, dtype),
+            case.arguments(dtype),
             {"scale": case.scale, "softcap": case.softcap},
         )
         for case in cases
         for dtype in dtypes
     ]
-
-
-def attention_arguments(case: AttentionCase, dtype: str) -> tuple[Argument, ...]:
-    """Query, key, value, bounds and sinks of a call of static attention."""
-    shape = case.shape
-    return (
-        (shape.query_shape, dtype),
-        (shape.key_shape, dtype),
-        (shape.value_shape, dtype),
-        (shape.bounds_shape, "int32"),
-        ((shape.query_heads,), dtype) if case.sinks else None,
-    )

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from tpu_kernels.errors import KernelLoadError, SpecError, explain
-from tpu_kernels.registry import load_registry
-from tpu_kernels.specs import KernelSpec, load_spec
+from tpu_kernels.registry import find_spec
+from tpu_kernels.registry.index import YAML_SUFFIXES
+from tpu_kernels.specs import KernelSpec
 
 ENTRY: Final = "attend"
 """The function of a kernel's JAX file that is compiled, with the arguments of the op's contract."""
@@ -42,14 +43,12 @@ def subject_of(name: str) -> Subject:
     Anything else is a model. Raises SpecError and KernelLoadError for a spec or a kernel that cannot be compiled.
     """
     path = Path(name).expanduser()
-    if path.suffix in (".yaml", ".yml"):
-        return _of_spec(load_spec(path))
     if path.suffix == ".py":
         return KernelSubject(path.stem, _with_entry([path], name))
     if path.is_dir() and not (path / _CONFIG).is_file():
         return KernelSubject(path.resolve().name, _source_in(path))
-    if not path.exists():
-        spec = load_registry().find(name)
+    if path.suffix in YAML_SUFFIXES or not path.exists():
+        spec = find_spec(name)
         if spec is not None:
             return _of_spec(spec)
     return ModelSubject(name)

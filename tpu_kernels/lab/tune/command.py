@@ -17,8 +17,8 @@ from tpu_kernels.lab.cost.subject import Subject
 from tpu_kernels.lab.tune.search import OWN_SIZES, Search, Tuned, describe, tune
 from tpu_kernels.lab.tune.timing import local_generation, time_on_tpu
 from tpu_kernels.lab.tune.yaml_edit import write_tuning
-from tpu_kernels.registry import load_registry
-from tpu_kernels.specs import KernelSpec, load_spec
+from tpu_kernels.registry import find_spec, load_registry
+from tpu_kernels.specs import KernelSpec
 
 SHARES: Final = (0.125, 0.5, 1.0)
 """Parts of the cache that are in use in the calls by which a decode step is judged."""
@@ -31,7 +31,7 @@ def tune_spec(
 
     Raises ValueError for an unknown case, and as `tune` does.
     """
-    spec = load_spec(subject) if Path(subject).suffix in (".yaml", ".yml") else load_registry().get(subject)
+    spec = find_spec(subject) or load_registry().get(subject)
     untuned = spec.model_copy(update={"tune": {}})
     here = local_generation()
     timer = time_on_tpu if here is not None else None

@@ -38,25 +38,14 @@ def time_on_tpu(subjects: Sequence[Subject]) -> list[float | None]:
         raise CompileError(
             explain("Kernels cannot be timed here.", needs="a TPU", got=f"a device of the kind {device['platform']}")
         )
-    return [answer["seconds"] for answer in answers]
+    return [None if answer["error"] else answer["seconds"] for answer in answers]
 
 
 def run_timings(
     subjects: Sequence[Subject], *, calls: int = CALLS, samples: int = SAMPLES
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The device of a new process, and its answers: `seconds`, or `error`."""
-    requests = [
-        {
-            "kernel": str(subject.job.kernel),
-            "function": subject.job.function,
-            "arguments": subject.job.arguments,
-            "keywords": subject.job.keywords,
-            "values": subject.values,
-            "calls": calls,
-            "samples": samples,
-        }
-        for subject in subjects
-    ]
+    requests = [subject.job.request(values=subject.values, calls=calls, samples=samples) for subject in subjects]
     done = subprocess.run(
         [sys.executable, "-m", "tpu_kernels.lab.tune.timing_worker"],
         input="".join(json.dumps(request) + "\n" for request in requests),

@@ -6,44 +6,34 @@ standard output, in the same order; the first line names the device.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tpu_kernels.lab.jax_source import load_source
+from tpu_kernels.lab.jax_compile import call_of
+from tpu_kernels.lab.worker import Answering, serve
 
 
 def main() -> None:
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # libraries print; answers go to a handle of their own
-    device = jax.devices()[0]
-    print(json.dumps({"platform": device.platform, "device_kind": device.device_kind}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+    def start() -> tuple[dict[str, Any], Answering]:
+        device = jax.devices()[0]
+        greeting = {"platform": device.platform, "device_kind": device.device_kind}
+        return greeting, lambda request: {"seconds": _seconds(request)}
 
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"error": None, "seconds": _seconds(request)}
-    except Exception as error:  # whatever loading, tracing or running raises is the answer
-        return {"error": f"{type(error).__name__}: {error}", "seconds": None}
+    serve(start)
 
 
 def _seconds(request: dict[str, Any]) -> float:
     """The median over some runs of many calls, each waited for only at the end of its run."""
-    function, keywords = getattr(load_source(Path(request["kernel"])), request["function"]), request["keywords"]
     values = {int(number): value for number, value in request["values"].items()}
     arguments = [
         argument and _array(argument[0], argument[1], values.get(number), number)
         for number, argument in enumerate(request["arguments"])
     ]
-    call = jax.jit(lambda *args: function(*args, **keywords))
+    call = jax.jit(call_of(request))
     wait: Any = jax.block_until_ready
     wait(call(*arguments))
     samples = []

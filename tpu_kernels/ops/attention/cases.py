@@ -36,6 +36,17 @@ class AttentionCase:
     softcap: float | None = None
     sinks: bool = False
 
+    def arguments(self, dtype: str) -> tuple[tuple[tuple[int, ...], str] | None, ...]:
+        """Shape and dtype of query, key, value, bounds and sinks; None for sinks that there are not."""
+        shape = self.shape
+        return (
+            (shape.query_shape, dtype),
+            (shape.key_shape, dtype),
+            (shape.value_shape, dtype),
+            (shape.bounds_shape, "int32"),
+            ((shape.query_heads,), dtype) if self.sinks else None,
+        )
+
     @property
     def features(self) -> frozenset[str]:
         return used_features(self.shape, window=self.window, left_padded=True, softcap=self.softcap, sinks=self.sinks)
