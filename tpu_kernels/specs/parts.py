@@ -19,7 +19,7 @@ from pydantic import (
 
 from tpu_kernels.specs.origin import Origin
 from tpu_kernels.specs.problems import fault, spec_error
-from tpu_kernels.specs.vocabulary import DType, Generation
+from tpu_kernels.specs.vocabulary import DType, Generation, Mode
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -178,7 +178,28 @@ class Match(Section):
         return self.classes is None or class_name in self.classes
 
 
-class Requires(Section):
+class Sizes(Section):
+    """Bounds on the sizes of a layer or of a call; one that is left out is not bounded. Which op has which size:
+    `vocabulary.DIMENSIONS`."""
+
+    head_dim: Dimension | None = None
+    value_head_dim: Dimension | None = None
+    rotary_dim: Dimension | None = None
+    key_length: Dimension | None = None
+    query_length: Dimension | None = None
+    hidden: Dimension | None = None
+    intermediate: Dimension | None = None
+    num_experts: Dimension | None = None
+    top_k: Dimension | None = None
+    tokens: Dimension | None = None
+
+    def dimensions(self) -> dict[str, Dimension]:
+        """The bounded dimensions by name, in the order of the schema."""
+        found = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value for name, value in found if isinstance(value, Dimension)}
+
+
+class Requires(Sizes):
     """What a layer and its inputs must satisfy for the kernel to be right.
 
     `dtypes` and `features` list all that the kernel covers, so what is missing there is not covered.
@@ -188,14 +209,20 @@ class Requires(Section):
     dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
     features: tuple[StrictStr, ...] = ()
     generations: Annotated[tuple[Generation, ...], Field(min_length=1)] | None = None
-    head_dim: Dimension | None = None
-    value_head_dim: Dimension | None = None
-    key_length: Dimension | None = None
-    query_length: Dimension | None = None
-    hidden: Dimension | None = None
-    intermediate: Dimension | None = None
 
-    def dimensions(self) -> dict[str, Dimension]:
-        """The constrained dimensions by name, in the order of the schema."""
-        found = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return {name: value for name, value in found if isinstance(value, Dimension)}
+
+class Preference(Sizes):
+    """One kind of call that the kernel is known to win: all that it says must hold.
+
+    `mode` is how the call runs: `eager`, where each operation is a program of its own, or inside a `compiled` graph.
+    """
+
+    mode: Mode | None = None
+    dtypes: Annotated[tuple[DType, ...], Field(min_length=1)] | None = None
+    generations: Annotated[tuple[Generation, ...], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not any(getattr(self, name) is not None for name in type(self).model_fields):
+            raise fault("empty_preference", "the preference says nothing")
+        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -20,6 +20,7 @@ _NEXT = {
     "no_pin": "add `version: 1` for the branch v1, or `revision` for a commit, tag or branch.",
     "not_an_identifier": "use letters, digits and underscores, and begin with a letter.",
     "empty_dimension": "give at least one of min, max, multiple_of, or leave the dimension out.",
+    "empty_preference": "give a mode, dtypes, generations or a size, or leave it out: `prefer: []` prefers nothing.",
     "function_and_layer": "keep the one that the kernel exports for this op.",
     "no_entry": "add `function: NAME` or `layer: CLASS`, as the kernel exports it.",
     "bad_name": "write it as `OP/NAME` in lower case, for example `attention/static-attention`.",
@@ -168,13 +169,23 @@ def _keys_of(model: type[BaseModel], section: KeyPath, data: Mapping[str, Any]) 
     """The keys that the section at that key path may have."""
     values: Any = data
     for key in section:
+        if key.isdecimal():  # an item of a list: the same section
+            values = values[int(key)] if isinstance(values, list | tuple) else {}
+            continue
         annotation = model.model_fields[key].annotation
         values = values[key] if isinstance(values, Mapping) else {}
         kind = values.get("kind") if isinstance(values, Mapping) else None
-        choices = [part for part in (annotation, *get_args(annotation)) if hasattr(part, "model_fields")]
+        choices = list(_models_in(annotation))
         fitting = [part for part in choices if "kind" in part.model_fields and kind in _kinds(part)]
         model = (fitting or choices)[0]
     return tuple(model.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[Any]:
+    if hasattr(annotation, "model_fields"):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def _kinds(model: type[BaseModel]) -> tuple[str, ...]:

@@ -24,8 +24,10 @@ from tpu_kernels.specs.parts import (
     Identifier,
     Match,
     PathSource,
+    Preference,
     Requires,
     Section,
+    Sizes,
     Source,
     Text,
 )
@@ -60,6 +62,7 @@ class KernelSpec(Section):
     layer        name of a class of its `layers` module (exactly one of the two)
     match        which modules are meant
     requires     dtypes, features, TPU generations and sizes that the kernel covers
+    prefer       the calls that the kernel is known to win; with policy "auto" it takes those alone. None: all of them
     tune         keyword arguments for the kernel: `default`, per TPU generation, and `small`, which is laid over them
                  where a compile runs out of VMEM
     fallback     what runs where the kernel cannot: auto, sdpa (attention only) or eager (the module's own)
@@ -75,6 +78,7 @@ class KernelSpec(Section):
     layer: Identifier | None = None
     match: Match = Match()
     requires: Requires
+    prefer: tuple[Preference, ...] | None = None
     tune: Mapping[TuneKey, Tuning] = Field(default_factory=dict)
     fallback: Fallback = "auto"
     tolerance: Mapping[DType, Tolerance] = Field(default_factory=dict)
@@ -110,15 +114,9 @@ class KernelSpec(Section):
                     word=feature,
                     known=FEATURES[self.op],
                 )
-        for size in self.requires.dimensions():
-            if size not in DIMENSIONS[self.op]:
-                raise fault(
-                    "unknown_dimension",
-                    f"{size!r} is not a size of {self.op} layers",
-                    key=f"requires.{size}",
-                    word=size,
-                    known=DIMENSIONS[self.op],
-                )
+        self._check_sizes("requires", self.requires)
+        for position, preference in enumerate(self.prefer or ()):
+            self._check_sizes(f"prefer.{position}", preference)
         if self.fallback == "sdpa" and self.op != "attention":
             raise fault("sdpa_without_attention", f"no SDPA for {self.op} layers", key="fallback")
         for dtype in self.tolerance:
@@ -126,6 +124,17 @@ class KernelSpec(Section):
                 message = f"a tolerance for {dtype}, which the kernel does not take"
                 raise fault("idle_tolerance", message, key=f"tolerance.{dtype}")
         return self
+
+    def _check_sizes(self, section: str, sizes: Sizes) -> None:
+        for size in sizes.dimensions():
+            if size not in DIMENSIONS[self.op]:
+                raise fault(
+                    "unknown_dimension",
+                    f"{size!r} is not a size of {self.op} layers",
+                    key=f"{section}.{size}",
+                    word=size,
+                    known=DIMENSIONS[self.op],
+                )
 
     def __hash__(self) -> int:
         return hash((self.name, self.op))

@@ -8,10 +8,23 @@ Op = Literal["attention", "mlp", "norm", "rotary", "experts"]
 DType = Literal["float32", "bfloat16", "float16"]
 Generation = Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
 Fallback = Literal["auto", "sdpa", "eager"]
+Mode = Literal["eager", "compiled"]
 
 OPS: Final[tuple[str, ...]] = get_args(Op)
 DTYPES: Final[tuple[str, ...]] = get_args(DType)
 GENERATIONS: Final[tuple[str, ...]] = get_args(Generation)
+
+_ACTIVATIONS: Final = (
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "relu2",
+    "quick_gelu",
+    "sigmoid",
+    "tanh",
+    "identity",
+)
 
 FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (
@@ -24,18 +37,18 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
         "sinks",
         "value_head_dim",
     ),
-    "mlp": (),
-    "norm": (),
-    "rotary": (),
-    "experts": (),
+    "mlp": ("gated", "two_layer", "fused_gate_up", "bias", "transposed_weights", "clamp", *_ACTIVATIONS),
+    "norm": ("rms_norm", "layer_norm", "weight", "bias", "weight_offset", "round_then_scale", "scale_then_round"),
+    "rotary": ("half", "interleaved", "partial", "query_only", "round_each", "round_last"),
+    "experts": ("gated", "two_layer", "bias", "transposed_weights", "interleaved", "clamp", *_ACTIVATIONS),
 }
 """What a kernel of each op may say that it covers; a call that needs anything else goes to the fallback."""
 
 DIMENSIONS: Final[dict[str, tuple[str, ...]]] = {
     "attention": ("head_dim", "value_head_dim", "key_length", "query_length"),
-    "mlp": ("hidden", "intermediate"),
-    "norm": ("hidden",),
-    "rotary": ("head_dim",),
-    "experts": ("hidden", "intermediate"),
+    "mlp": ("hidden", "intermediate", "tokens"),
+    "norm": ("hidden", "tokens"),
+    "rotary": ("head_dim", "rotary_dim", "tokens"),
+    "experts": ("hidden", "intermediate", "num_experts", "top_k", "tokens"),
 }
-"""The sizes that a kernel of each op may constrain under `requires`."""
+"""The sizes that a kernel of each op may constrain under `requires` and `prefer`."""
