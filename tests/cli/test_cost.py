@@ -34,7 +34,7 @@ def test_a_kernel_beside_xla(tmp_path: Path) -> None:
 
 
 def test_what_does_not_exist_is_said() -> None:
-    result = run(app, ["cost", "--case", "phi-5"])
+    result = run(app, ["cost", "static-attention", "--case", "phi-5"])
     assert result.exit_code == 2 and "there is no such case" in result.output
     result = run(app, ["cost", "--generation", "v9", "--case", "phi-4"])
     assert result.exit_code == 2 and "not known" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,19 @@ import pytest
 
 from tpu_kernels.errors import CompileError
 from tpu_kernels.lab import aot, processes
-from tpu_kernels.lab.aot import AotJob, attention_jobs, compile_jobs
+from tpu_kernels.lab.aot import AotJob, compile_jobs, op_jobs
 from tpu_kernels.lab.aot_worker import moved_bytes
+from tpu_kernels.lab.jax_source import STATIC_ATTENTION
 from tpu_kernels.ops.attention.cases import CASES, case
+from tpu_kernels.ops.case import OpCase
 
 FLOAT32_MODELS = ("gpt-oss-20b", "phi-3-mini", "deepseek-v2-lite")
+
+
+def attention_jobs(
+    cases: Iterable[OpCase] = CASES, dtypes: Sequence[str] = ("bfloat16",), **tuning: int
+) -> list[AotJob]:
+    return op_jobs(cases, dtypes, kernel=STATIC_ATTENTION, **tuning)
 
 
 def cache_bytes(job: AotJob) -> int:
@@ -33,7 +42,7 @@ def allowed_bytes(job: AotJob) -> int:
 def test_every_named_case_compiles(generation: str) -> None:
     """Every case in bfloat16, what models run in; in float32 some that differ in kind (`--all` has them all)."""
     representative = [one for one in CASES if one.name.split("/")[0] in FLOAT32_MODELS]
-    jobs = attention_jobs(dtypes=["bfloat16"]) + attention_jobs(representative, dtypes=["float32"])
+    jobs = attention_jobs() + attention_jobs(representative, dtypes=["float32"])
     results = compile_jobs(jobs, generation)
     assert [f"{result.job.name}: {result.error}" for result in results if not result.ok] == []
     assert len(results) == len(CASES) + 2 * len(FLOAT32_MODELS)
@@ -43,10 +52,7 @@ def test_every_named_case_compiles(generation: str) -> None:
 
 def test_a_kernel_that_overflows_vmem_fails_with_one_line() -> None:
     decode = replace(case("qwen3-8b/decode"), shape=replace(case("qwen3-8b/decode").shape, length=16384))
-    good, bad = (
-        attention_jobs([decode], ["bfloat16"]),
-        attention_jobs([decode], ["bfloat16"], block_k=8192, num_buffers=16),
-    )
+    good, bad = attention_jobs([decode]), attention_jobs([decode], block_k=8192, num_buffers=16)
     results = compile_jobs([*bad, *good], "v5e")
     assert [result.ok for result in results] == [False, True]
     error = results[0].error
@@ -57,14 +63,14 @@ def test_a_kernel_that_overflows_vmem_fails_with_one_line() -> None:
 
 
 def test_a_case_that_the_kernel_refuses_says_so() -> None:
-    (result,) = compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"], block_k=100), "v6e")
+    (result,) = compile_jobs(attention_jobs([case("phi-4/decode")], block_k=100), "v6e")
     assert result.error == "ValueError: block_k must be a positive multiple of 128; got 100"
 
 
 def test_a_cache_length_off_the_tiles_costs_a_copy() -> None:
     """Why specs ask for a multiple of 128: any other length compiles, and copies keys and values at each call."""
     odd = replace(case("llama-3.2-1b/decode"), shape=replace(case("llama-3.2-1b/decode").shape, length=4000))
-    (result,) = compile_jobs(attention_jobs([odd], ["bfloat16"]), "v5e")
+    (result,) = compile_jobs(attention_jobs([odd]), "v5e")
     assert result.ok
     assert result.moved_bytes >= 2 * cache_bytes(result.job)
 
@@ -88,12 +94,12 @@ def test_a_compiler_that_dies_is_a_result(tmp_path: Path) -> None:
 def test_a_compiler_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes.sys, "executable", "/bin/false")
     with pytest.raises(CompileError, match="could not be started to compile for v6e:2x2"):
-        compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"]), "v6e")
+        compile_jobs(attention_jobs([case("phi-4/decode")]), "v6e")
 
 
 def test_too_slow_is_an_error() -> None:
     with pytest.raises(CompileError, match=r"took more than 0 s"):
-        compile_jobs(attention_jobs([case("phi-4/decode")], ["bfloat16"]), "v6e", timeout=0.01)
+        compile_jobs(attention_jobs([case("phi-4/decode")]), "v6e", timeout=0.01)
 
 
 def test_unknown_generation() -> None:
@@ -120,13 +126,13 @@ ENTRY %main (k: bf16[8,128]) -> f32[4] {
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = ["--case", "gpt-oss-20b/decode", "--generation", "tpu7x", "--dtype", "bfloat16"]
+    wanted = ["--op", "attention", "--case", "gpt-oss-20b/decode", "--generation", "tpu7x", "--dtype", "bfloat16"]
     assert aot.main(wanted) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.split()[:3] == ["tpu7x", "gpt-oss-20b/decode", "bfloat16"]
+    assert line.split()[:4] == ["tpu7x", "attention/static-attention", "gpt-oss-20b/decode", "bfloat16"]
     assert line.endswith("ok")
-    assert aot.main([*wanted, "--block-k", "200"]) == 1
+    assert aot.main([*wanted, "--tuning", "block_k=200"]) == 1
     assert "block_k must be" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        aot.main(["--case", "qwen4"])
+        aot.main(["--op", "attention", "--case", "qwen4"])
     assert "there is no such case" in capsys.readouterr().err

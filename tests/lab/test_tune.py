@@ -10,15 +10,16 @@ import pytest
 from tests.support.kernels import copy_of_bundled, edit
 from tpu_kernels import KernelSpec, load_registry, load_spec
 from tpu_kernels.errors import CompileError, SpecError
-from tpu_kernels.lab.cost.subject import Subject, attention_subject, resized
+from tpu_kernels.lab.cost.subject import Subject, attention_subject
 from tpu_kernels.lab.tune import Tuned, Tuning, tune, write_tuning
+from tpu_kernels.lab.tune.candidates import OWN_SIZES
 from tpu_kernels.lab.tune.command import calls, print_tuned, write
-from tpu_kernels.lab.tune.search import OWN_SIZES, Measured, choose, with_tuning
+from tpu_kernels.lab.tune.search import Measured, choose, with_tuning
 from tpu_kernels.lab.tune.timing import run_timings, time_on_tpu
 from tpu_kernels.lab.tune.yaml_edit import replace_section
 from tpu_kernels.ops.attention.cases import case
 
-LONG = resized(case("qwen3-8b/decode"), batch=1, max_len=16384)
+LONG = case("qwen3-8b/decode").resized(batch=1, max_len=16384)
 MIDDLE: Tuning = {"block_k": 512}
 NARROW: Tuning = {"block_k": 128}
 TOO_WIDE: Tuning = {"block_k": 8192, "num_buffers": 16}
@@ -68,7 +69,7 @@ def test_an_unknown_generation_keeps_the_default_and_is_logged_once(
 ) -> None:
     default = spec.model_copy(update={"tune": {"default": {"block_k": 256}}})
     with caplog.at_level(logging.WARNING, logger="tpu_kernels"):
-        (result,) = tune(default, ["v9"], lambda _: [])
+        (result,) = tune(default, ["v9"], lambda _: [], candidates=[OWN_SIZES])
     assert result.best == {"block_k": 256} and result.measured == ()
     assert [record.getMessage() for record in caplog.records] == [
         "attention/static-attention: the TPU generation 'v9' is not known; it keeps the default tuning"

@@ -15,7 +15,7 @@ def cost(
         typer.Argument(
             metavar="[SPEC|MODEL]",
             help="Name or YAML file of a kernel's spec; or a model: Hub id, folder, path of a config.json. "
-            "Default: the bundled attention kernel.",
+            "Default: every bundled kernel.",
             show_default=False,
         ),
     ] = None,
@@ -28,11 +28,24 @@ def cost(
     case: Annotated[
         list[str] | None, typer.Option(help="Case of a kernel, or all cases of a model in the list; repeatable.")
     ] = None,
-    dtype: Annotated[Literal["bfloat16", "float32"], typer.Option(help="Of keys, values and weights.")] = "bfloat16",
-    batch: Annotated[int | None, typer.Option(min=1, help="Rows of the batch.", show_default=False)] = None,
-    max_len: Annotated[int | None, typer.Option(min=1, help="Positions of the cache.", show_default=False)] = None,
+    all_cases: Annotated[bool, typer.Option("--all-cases", help="Of a kernel: all its cases, not a few.")] = False,
+    dtype: Annotated[
+        Literal["bfloat16", "float32"], typer.Option(help="Of activations, cache and weights.")
+    ] = "bfloat16",
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Of attention and models: rows of the batch.", show_default=False)
+    ] = None,
+    max_len: Annotated[
+        int | None, typer.Option(min=1, help="Of attention and models: positions of the cache.", show_default=False)
+    ] = None,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Positions in use. Default: half of the cache.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, help="Of attention and models: positions in use. Default: half of the cache.", show_default=False
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of the other ops: tokens of the call.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write roofline and bars to this png, svg or pdf.")] = None,
@@ -48,18 +61,17 @@ def cost(
     from tpu_kernels.lab.targets import GENERATIONS
 
     targets = (*(generation or ()), *(topology or ())) or GENERATIONS
-    request = Request(tuple(targets), tuple(case or ()), dtype, batch, max_len, length)
+    request = Request(tuple(targets), tuple(case or ()), dtype, batch, max_len, length, tokens, all_cases)
     try:
-        with Console(stderr=True).status(f"compiling for {', '.join(targets)}"):
-            report = cost_report(subject, request)
+        with Console(stderr=True).status(f"compiling for {', '.join(targets)}") as status:
+            console = None if json else Console(highlight=False)
+            report = cost_report(subject, request, say=status.update, console=console)
     except TpuKernelsError:
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if json:
         print(report.json())
-    else:
-        report.show(Console(highlight=False))
     if plot is not None:
         report.plot(plot)
     if html is not None:

@@ -16,8 +16,15 @@ def tune(
     case: Annotated[
         list[str] | None, typer.Option(help="Case to judge by, or all cases of a model; repeatable.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Rows of the batch.", show_default=False)] = None,
-    max_len: Annotated[int | None, typer.Option(min=1, help="Positions of the cache.", show_default=False)] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Of attention: rows of the batch.", show_default=False)
+    ] = None,
+    max_len: Annotated[
+        int | None, typer.Option(min=1, help="Of attention: positions of the cache.", show_default=False)
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of the other ops: tokens of a call.", show_default=False)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the result and write nothing.")] = False,
 ) -> None:
     """Search a kernel's block sizes for each TPU generation and write the best into its spec.
@@ -34,7 +41,8 @@ def tune(
 
     try:
         with Console(stderr=True).status("compiling"):
-            found, results = tune_spec(spec, generation or GENERATIONS, case or (), batch=batch, max_len=max_len)
+            sizes = {"batch": batch, "max_len": max_len, "tokens": tokens}
+            found, results = tune_spec(spec, generation or GENERATIONS, case or (), **sizes)
     except TpuKernelsError:
         raise
     except ValueError as error:

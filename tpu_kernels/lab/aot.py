@@ -1,8 +1,8 @@
 """Compiles kernels with libtpu ahead of time: no TPU is needed, and what it refuses here it refuses there.
 
-    python -m tpu_kernels.lab.aot                        # one case of each kind for v5e, v6e and tpu7x
-    python -m tpu_kernels.lab.aot --all                  # every named case, both dtypes
-    python -m tpu_kernels.lab.aot --case CASE --generation v5e --dtype bfloat16
+    python -m tpu_kernels.lab.aot                        # cases that differ in kind, of every bundled kernel
+    python -m tpu_kernels.lab.aot --all                  # every named case
+    python -m tpu_kernels.lab.aot --op attention --case CASE --generation v5e --dtype bfloat16
 
 The compiler runs in a process of its own, one per generation: libtpu and the emulator never share a process.
 """
@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpu_kernels.chips import CHIPS
-from tpu_kernels.lab.jax_source import STATIC_ATTENTION
 from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.messages import one_line
 from tpu_kernels.lab.processes import Answer, compile_answers
 from tpu_kernels.lab.targets import GENERATIONS, target_of
-from tpu_kernels.ops.attention.cases import CASES, REPRESENTATIVES, AttentionCase, cases_named
-from tpu_kernels.ops.attention.contract import DTYPES
+from tpu_kernels.ops.case import Argument, OpCase
+from tpu_kernels.ops.catalog import OPS
+
+DTYPES: Final = ("float32", "bfloat16")
+"""What the kernels of all ops are compiled for."""
 
 _WORKER: Final = "tpu_kernels.lab.aot_worker"
-
-Argument = tuple[tuple[int, ...], str] | None
-"""Shape and dtype of an array, or None for an argument that is left out."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,15 @@ class AotResult:
         return self.error is None
 
 
-def attention_jobs(
-    cases: Iterable[AttentionCase] = CASES,
-    dtypes: Sequence[str] = DTYPES,
-    kernel: Path = STATIC_ATTENTION,
-    **tuning: Any,
-) -> list[AotJob]:
-    """A job for each case and dtype, of the function `attend` in the file `kernel`."""
+def op_jobs(cases: Iterable[OpCase], dtypes: Sequence[str] = DTYPES, *, kernel: Path, **tuning: Any) -> list[AotJob]:
+    """A job for each case and dtype, of the case's function in the JAX file `kernel`; `tuning` are more keywords."""
     return [
         AotJob(
             name=f"{case.name} {dtype}",
             kernel=kernel,
-            function="attend",
+            function=case.function,
             arguments=case.arguments(dtype),
-            keywords={"scale": case.scale, "softcap": case.softcap, **tuning},
+            keywords={**case.keywords, **tuning},
         )
         for case in cases
         for dtype in dtypes
@@ -123,25 +117,33 @@ def _result(job: AotJob, generation: str, answer: Answer) -> AotResult:
 
 
 def main(argv: list[str] | None = None) -> int:
+    from tpu_kernels.lab.cost.subject import kernel_source
+    from tpu_kernels.lab.kernel_cases import bundled_kernels, cases_of_each
+
     parser = argparse.ArgumentParser(
-        prog="python -m tpu_kernels.lab.aot", description="Compile the bundled attention kernel with libtpu."
+        prog="python -m tpu_kernels.lab.aot", description="Compile the bundled kernels with libtpu."
     )
+    parser.add_argument("--op", action="append", choices=list(OPS), help="default: all")
     parser.add_argument("--all", action="store_true", help="every named case")
     parser.add_argument("--case", action="append", default=[], help="a case by name, or all of a model's cases")
     parser.add_argument("--generation", action="append", choices=list(CHIPS), help="default: v5e, v6e, tpu7x")
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: both")
-    parser.add_argument("--block-k", type=int, help="key positions of a block")
+    parser.add_argument("--tuning", action="append", default=[], metavar="NAME=NUMBER", help="keyword of the kernel")
     options = parser.parse_args(argv)
     try:
-        cases = list(CASES) if options.all else cases_named(options.case or REPRESENTATIVES)
+        tuning = {name: int(value) for name, _, value in (one.partition("=") for one in options.tuning)}
+        chosen = cases_of_each(bundled_kernels(options.op), options.case, "all" if options.all else "differing")
     except ValueError as error:
         parser.error(str(error))
-    tuning = {} if options.block_k is None else {"block_k": options.block_k}
     failed = 0
-    for generation in options.generation or GENERATIONS:
-        for result in compile_jobs(attention_jobs(cases, options.dtype or DTYPES, **tuning), generation):
-            failed += not result.ok
-            print(f"{generation:<6} {result.job.name:<34} {result.seconds:5.1f} s  {result.error or 'ok'}")
+    for spec, cases in chosen:
+        for generation in options.generation or GENERATIONS:
+            keywords = {**spec.tuning(generation), **tuning}
+            jobs = op_jobs(cases, options.dtype or DTYPES, kernel=kernel_source(spec), **keywords)
+            for result in compile_jobs(jobs, generation):
+                failed += not result.ok
+                name = f"{spec.name:<28} {result.job.name:<40}"
+                print(f"{generation:<6} {name} {result.seconds:5.1f} s  {result.error or 'ok'}", flush=True)
     return 1 if failed else 0
 
 

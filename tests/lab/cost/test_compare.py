@@ -15,17 +15,18 @@ from tpu_kernels import KernelSpec, load_registry
 from tpu_kernels.chips import chip
 from tpu_kernels.errors import KernelLoadError, StackError
 from tpu_kernels.lab.cost.command import KernelReport
-from tpu_kernels.lab.cost.compare import Comparison, chosen_cases, costs
-from tpu_kernels.lab.cost.subject import Subject, attention_bounds, attention_subject, kernel_source, resized
+from tpu_kernels.lab.cost.compare import Comparison, costs
+from tpu_kernels.lab.cost.subject import Subject, attention_subject, kernel_source
 from tpu_kernels.lab.cost.timing import hbm_bandwidth
 from tpu_kernels.lab.cost.xla_time import ProgramCost
 from tpu_kernels.lab.jax_source import STATIC_ATTENTION
+from tpu_kernels.lab.kernel_cases import chosen_cases
 from tpu_kernels.ops.attention.cases import case
 from tpu_kernels.specs import HubSource
 
-DECODE = resized(case("qwen3-0.6b/decode"), batch=2, max_len=8192)
+DECODE = case("qwen3-0.6b/decode").resized(batch=2, max_len=8192)
 PREFILL = case("qwen3-0.6b/prefill")
-WINDOW = resized(case("gpt-oss-20b/decode"), batch=1)
+WINDOW = case("gpt-oss-20b/decode").resized(batch=1)
 LENGTHS = (512, 2048, 8192)
 
 
@@ -50,9 +51,9 @@ def results() -> dict[tuple[str, int], Comparison]:
 
 
 def test_bounds_of_a_call() -> None:
-    assert attention_bounds(DECODE, 512) == [[0, 512]]
-    assert attention_bounds(WINDOW, 4096) == [[4096 - 128, 4096]]
-    chunk = attention_bounds(PREFILL, 1000)
+    assert DECODE.resized(length=512).bounds() == [[0, 512]]
+    assert WINDOW.resized(length=4096).bounds() == [[4096 - 128, 4096]]
+    chunk = PREFILL.resized(length=1000).bounds()
     assert (len(chunk), chunk[0], chunk[-1]) == (256, [0, 745], [0, 1000])
 
 
@@ -117,7 +118,7 @@ def test_a_case_that_does_not_compile_has_its_reason(
 ) -> None:
     refused = results["refused", 512]
     assert refused.kernel is None and refused.ratio is None
-    KernelReport(spec, [refused]).show(Console(highlight=False, width=200))
+    KernelReport([(spec, [refused])]).show(Console(highlight=False, width=200))
     assert "block_k must be a positive multiple of 128; got 100" in capsys.readouterr().out
 
 
@@ -126,12 +127,12 @@ def test_a_guess_is_said(
 ) -> None:
     kernel = results["guessed", 512].kernel
     assert kernel is not None and kernel.complete
-    KernelReport(spec, [results["guessed", 512]]).show(Console(highlight=False, width=200))
+    KernelReport([(spec, [results["guessed", 512]])]).show(Console(highlight=False, width=200))
     assert f"{kernel.unknown_branches} branches of the kernel were guessed" in capsys.readouterr().out
 
 
 def test_report_in_every_form(spec: KernelSpec, results: dict[tuple[str, int], Comparison], tmp_path: Path) -> None:
-    report = KernelReport(spec, list(results.values()))
+    report = KernelReport([(spec, list(results.values()))])
     rows = json.loads(report.json())
     assert len(rows) == len(results)
     assert {row["chip"] for row in rows} == {"v6e"}
@@ -148,17 +149,17 @@ def test_report_in_every_form(spec: KernelSpec, results: dict[tuple[str, int], C
 def test_tables_fit_eighty_columns(
     spec: KernelSpec, results: dict[tuple[str, int], Comparison], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    KernelReport(spec, list(results.values())).show(Console(highlight=False, width=80))
+    KernelReport([(spec, list(results.values()))]).show(Console(highlight=False, width=80))
     out = capsys.readouterr().out
     assert "qwen3-0.6b/decode" in out and "gpt-oss-20b/decode" in out
     assert max(map(len, out.splitlines())) <= 80 and "…" not in out
 
 
-def test_cases_by_name() -> None:
-    assert [one.name for one in chosen_cases(["phi-4"])] == ["phi-4/decode", "phi-4/prefill"]
-    assert len(chosen_cases()) == 3
+def test_cases_by_name(spec: KernelSpec) -> None:
+    assert [one.name for one in chosen_cases(spec, ["phi-4"])] == ["phi-4/decode", "phi-4/prefill"]
+    assert len(chosen_cases(spec)) == 3
     with pytest.raises(ValueError, match="there is no such case"):
-        chosen_cases(["phi-4/decode", "phi-5"])
+        chosen_cases(spec, ["phi-4/decode", "phi-5"])
 
 
 def test_a_kernel_on_the_hub_has_no_source_here(spec: KernelSpec) -> None:
@@ -171,4 +172,4 @@ def test_a_kernel_on_the_hub_has_no_source_here(spec: KernelSpec) -> None:
 def test_pictures_say_what_they_need(spec: KernelSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(StackError, match="need matplotlib"):
-        KernelReport(spec, []).plot(tmp_path / "costs.png")
+        KernelReport([(spec, [])]).plot(tmp_path / "costs.png")

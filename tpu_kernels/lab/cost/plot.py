@@ -43,8 +43,9 @@ def cost_figure(calls: Sequence[Timed]) -> Figure:
     """
     generations = list(dict.fromkeys(call.generation for call in calls))
     labels = list(dict.fromkeys(call.label for call in calls))
-    figure = new_figure((4.2 * max(len(generations), 2), 8.2))
-    panels: Any = figure.subplots(2, len(generations), squeeze=False)
+    bars = max(4.0, 0.3 * len(labels))
+    figure = new_figure((4.2 * max(len(generations), 2), 4.2 + bars))
+    panels: Any = figure.subplots(2, len(generations), squeeze=False, height_ratios=(4.0, bars))
     for column, generation in enumerate(generations):
         own = [call for call in calls if call.generation == generation]
         _roofline(panels[0][column], target_of(generation).chip, own)
@@ -73,6 +74,7 @@ def _roofline(axes: Axes, chip: ChipInfo, calls: Sequence[Timed]) -> None:
     points = [
         (call.flops / moved, call.flops / seconds, color, marker)
         for call in calls
+        if call.flops  # an op without matrix products has no place on a roofline
         for seconds, moved, color, marker in _series(call)
     ]
     low, high = (min((point[0] for point in points), default=1.0), max((point[0] for point in points), default=1.0))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tpu_kernels.errors import KernelLoadError, explain
-from tpu_kernels.lab.aot import AotJob, attention_jobs
-from tpu_kernels.lab.programs import FunctionCase, reference_cases
+from tpu_kernels.lab.aot import AotJob, op_jobs
+from tpu_kernels.lab.programs import FunctionCase, baseline_cases, reference_cases
 from tpu_kernels.ops.attention.cases import AttentionCase
+from tpu_kernels.ops.case import OpCase
 from tpu_kernels.specs import KernelSpec
-
-_ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Subject:
     """Of the case."""
     dtype: str
     sizes: Mapping[str, int]
-    """Of the call, for people and for JSON: batch, q_heads, kv_heads, head_dim, tokens, max_len, length."""
+    """Of the call, for people and for JSON: tokens, hidden, …"""
     job: AotJob = field(repr=False)
     """The kernel on these sizes."""
     values: Mapping[int, Any] = field(repr=False)
@@ -36,60 +35,33 @@ class Subject:
     """What any implementation must move from and to HBM."""
     needed_flops: int
     """What any implementation must compute in matrix products."""
+    baselines: Mapping[str, FunctionCase] = field(default_factory=dict, repr=False)
+    """Other torch functions for the same call, by label."""
 
 
-def attention_subject(case: AttentionCase, kernel: Path, dtype: str, length: int, **tuning: Any) -> Subject:
-    """A call of attention by the function `attend` of the JAX file `kernel`.
-
-    `length` is how many positions of the cache are valid: all of them are written, and the last query is the last of
-    them. A sliding window leaves the older ones out. ValueError if the cache is shorter than that.
-    """
-    shape = case.shape
-    if not shape.queries <= length <= shape.length:
-        raise ValueError(
-            explain(
-                "This length does not fit the call.",
-                needs=f"{shape.queries} (the new tokens) to {shape.length} (the cache)",
-                got=str(length),
-            )
-        )
-    intervals = attention_bounds(case, length)
-    seen = range(intervals[0][0], intervals[-1][1])
-    pairs = sum(end - start for start, end in intervals)
-    widths = shape.key_dim + shape.value_dim
-    elements = (shape.kv_heads * len(seen) * widths + shape.query_heads * shape.queries * widths) * shape.batch
-    (job,) = attention_jobs([case], [dtype], kernel=kernel, **tuning)
+def op_subject(case: OpCase, kernel: Path, dtype: str, **tuning: Any) -> Subject:
+    """The call `case` by its function in the JAX file `kernel`, with `tuning` as further keywords."""
+    (job,) = op_jobs([case], [dtype], kernel=kernel, **tuning)
     (reference,) = reference_cases([case], [dtype])
     return Subject(
         name=case.name,
         dtype=dtype,
-        sizes={
-            "batch": shape.batch,
-            "q_heads": shape.query_heads,
-            "kv_heads": shape.kv_heads,
-            "head_dim": shape.key_dim,
-            "tokens": shape.queries,
-            "max_len": shape.length,
-            "length": length,
-        },
+        sizes=dict(case.sizes),
         job=job,
-        values={3: [[intervals]] * shape.batch},
+        values=dict(case.steering()),
         reference=reference,
-        needed_bytes=elements * _ITEM_BYTES[dtype],
-        needed_flops=2 * shape.batch * shape.query_heads * pairs * widths,
+        needed_bytes=case.needed_bytes(dtype),
+        needed_flops=case.needed_flops(),
+        baselines=baseline_cases(case, dtype),
     )
 
 
-def attention_bounds(case: AttentionCase, length: int) -> list[list[int]]:
-    """First valid key and one past the last, of each query."""
-    ends = range(length - case.shape.queries + 1, length + 1)
-    return [[0 if case.window is None else max(0, end - case.window), end] for end in ends]
+def attention_subject(case: AttentionCase, kernel: Path, dtype: str, length: int, **tuning: Any) -> Subject:
+    """The same for a call of attention in which `length` positions of the cache are valid.
 
-
-def resized(case: AttentionCase, batch: int | None = None, max_len: int | None = None) -> AttentionCase:
-    """The case with another batch or cache length, where one is given."""
-    shape = replace(case.shape, batch=batch or case.shape.batch, length=max_len or case.shape.length)
-    return replace(case, shape=shape)
+    ValueError if the cache is shorter than that.
+    """
+    return op_subject(case.resized(length=length), kernel, dtype, **tuning)
 
 
 def kernel_source(spec: KernelSpec) -> Path:

@@ -11,7 +11,14 @@ from tpu_kernels.lab.memory import Memory
 from tpu_kernels.lab.programs.capturing import capture_functions, capture_model
 from tpu_kernels.lab.programs.compiling import CompiledProgram, compile_programs
 from tpu_kernels.lab.programs.program import Program, load_programs, save_programs
-from tpu_kernels.lab.programs.requests import FLOWS, STEPS, FunctionCase, ModelCase, reference_cases
+from tpu_kernels.lab.programs.requests import (
+    FLOWS,
+    STEPS,
+    FunctionCase,
+    ModelCase,
+    baseline_cases,
+    reference_cases,
+)
 
 __all__ = [
     "FLOWS",
@@ -21,6 +28,7 @@ __all__ = [
     "Memory",
     "ModelCase",
     "Program",
+    "baseline_cases",
     "capture_functions",
     "capture_model",
     "compile_programs",

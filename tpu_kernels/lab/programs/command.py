@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tpu_kernels.errors import CacheTooLargeError, CompileError, explain
-from tpu_kernels.lab.aot import AotResult, attention_jobs, compile_jobs
+from tpu_kernels.lab.aot import AotResult, compile_jobs, op_jobs
 from tpu_kernels.lab.memory import kernel_vmem
 from tpu_kernels.lab.programs.capturing import capture_model
 from tpu_kernels.lab.programs.compiling import CompiledProgram, compile_programs
@@ -16,7 +16,8 @@ from tpu_kernels.lab.programs.program import Program
 from tpu_kernels.lab.programs.requests import Flow, ModelCase, Step
 from tpu_kernels.lab.programs.subjects import KernelSubject, ModelSubject, subject_of
 from tpu_kernels.lab.targets import Target, target_of
-from tpu_kernels.ops.attention.cases import CASES, AttentionCase, cases_named
+from tpu_kernels.ops.case import OpCase
+from tpu_kernels.ops.catalog import cases_named, cases_of, resized
 from tpu_kernels.specs import KernelSpec
 
 DEFAULT_TARGETS: Final = ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1")
@@ -56,13 +57,13 @@ def compile_lines(subject: str, request: Request, say: Say = lambda _: None) -> 
 def _kernel_lines(
     kernel: KernelSubject, targets: Sequence[Target], request: Request, say: Say
 ) -> Iterator[CompileLine]:
-    cases = [_resized(case, request) for case in (cases_named(request.cases) if request.cases else CASES)]
+    cases = [resized(case, batch=request.batch, max_len=request.max_len) for case in _cases(kernel, request)]
     for target in targets:
         base = CompileLine(kernel.name, "", target, request.dtype)
         against = {case.name: _not_covered(kernel.spec, case, request.dtype, target) for case in cases}
         covered = [case for case in cases if not against[case.name]]
         tuning = kernel.spec.tuning(target.chip.name) if kernel.spec else {}
-        jobs = attention_jobs(covered, [request.dtype], kernel.source, **tuning)
+        jobs = op_jobs(covered, [request.dtype], kernel=kernel.source, **tuning)
         say(f"compiling {len(jobs)} cases of {kernel.name} for {target.topology}")
         results = dict(zip((case.name for case in covered), compile_jobs(jobs, target.topology), strict=True))
         for case in cases:
@@ -73,28 +74,24 @@ def _kernel_lines(
                 yield replace(line, status="not covered", message=against[case.name])
 
 
-def _resized(case: AttentionCase, request: Request) -> AttentionCase:
-    shape = case.shape
-    return replace(
-        case, shape=replace(shape, batch=request.batch or shape.batch, length=request.max_len or shape.length)
-    )
+def _cases(kernel: KernelSubject, request: Request) -> Sequence[OpCase]:
+    """Those that were asked for, of the functions that the kernel has."""
+    if request.cases:
+        return cases_named(kernel.op, request.cases, kernel.function)
+    return cases_of(kernel.op, kernel.function)
 
 
-def _not_covered(spec: KernelSpec | None, case: AttentionCase, dtype: str, target: Target) -> str:
+def _not_covered(spec: KernelSpec | None, case: OpCase, dtype: str, target: Target) -> str:
     """Why the spec keeps such a call from the kernel, "" if it does not."""
     if spec is None:
         return ""
     from tpu_kernels.plan.match import LayerFacts, rejections  # it loads torch
 
-    shape = case.shape
-    sizes = {
-        "head_dim": shape.key_dim,
-        "value_head_dim": shape.value_dim,
-        "query_length": shape.queries,
-        "key_length": shape.length,
-    }
+    # Of a case: `layer_sizes`, where specs have other names for its sizes, and the `features` that it needs.
+    sizes: Mapping[str, int] = getattr(case, "layer_sizes", case.sizes)
+    features: frozenset[str] = getattr(case, "features", frozenset())
     # No class: a case is a call, and any layer could make it.
-    facts = LayerFacts((spec.match.classes or ("",))[0], dtype, sizes, case.features)
+    facts = LayerFacts((spec.match.classes or ("",))[0], dtype, sizes, features)
     return "; ".join(str(rejection) for rejection in rejections(spec, facts, target.chip.name))
 
 

@@ -11,7 +11,8 @@ from tpu_kernels import emulator
 from tpu_kernels.emulator import CapturedProgram
 from tpu_kernels.errors import CompileError, explain
 from tpu_kernels.lab.programs.program import Program
-from tpu_kernels.lab.programs.requests import Argument, FunctionCase
+from tpu_kernels.lab.programs.requests import FunctionCase
+from tpu_kernels.ops.case import Argument
 
 
 def capture_function(case: FunctionCase) -> Program:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tpu_kernels.ops.attention.cases import AttentionCase
-
-Argument = tuple[tuple[int, ...], str] | None
-"""Shape and dtype of a tensor, or None for an argument that is left out."""
+from tpu_kernels.ops.case import Argument, OpCase
 
 Flow = Literal["tpu-kernels", "plain"]
 FLOWS: Final[tuple[Flow, ...]] = ("tpu-kernels", "plain")
@@ -47,15 +44,21 @@ class ModelCase:
     """TPU generation that kernels and their tuning are chosen for (flow "tpu-kernels")."""
 
 
-def reference_cases(cases: Iterable[AttentionCase], dtypes: Sequence[str]) -> list[FunctionCase]:
-    """The torch reference of attention for each case and dtype."""
-    return [
-        FunctionCase(
-            f"{case.name} {dtype}",
-            "tpu_kernels.ops.attention.reference:static_attention_reference",
-            case.arguments(dtype),
-            {"scale": case.scale, "softcap": case.softcap},
-        )
-        for case in cases
-        for dtype in dtypes
-    ]
+def reference_cases(cases: Iterable[OpCase], dtypes: Sequence[str]) -> list[FunctionCase]:
+    """The op's torch reference for each case and dtype."""
+    return [_on_torch(case, dtype, case.reference, f"{case.name} {dtype}") for case in cases for dtype in dtypes]
+
+
+def baseline_cases(case: OpCase, dtype: str) -> dict[str, FunctionCase]:
+    """What else a case is compared with, by label: other torch functions for the same call.
+
+    A case names them in an attribute `baselines`, a mapping of labels to "module:function".
+    """
+    baselines: Mapping[str, str] = getattr(case, "baselines", {})
+    return {
+        label: _on_torch(case, dtype, function, f"{case.name} {dtype} {label}") for label, function in baselines.items()
+    }
+
+
+def _on_torch(case: OpCase, dtype: str, function: str, name: str) -> FunctionCase:
+    return FunctionCase(name, function, case.arguments(dtype), dict(case.keywords))

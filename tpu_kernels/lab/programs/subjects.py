@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tpu_kernels.errors import KernelLoadError, SpecError, explain
+from tpu_kernels.errors import KernelLoadError, explain
+from tpu_kernels.ops.catalog import OPS, cases_of, op_of_functions
 from tpu_kernels.registry import find_spec
 from tpu_kernels.registry.index import YAML_SUFFIXES
 from tpu_kernels.specs import KernelSpec
-
-ENTRY: Final = "attend"
-"""The function of a kernel's JAX file that is compiled, with the arguments of the op's contract."""
 
 _CONFIG: Final = "config.json"
 
@@ -24,6 +22,9 @@ class KernelSubject:
 
     name: str
     source: Path
+    op: str
+    function: str | None = None
+    """The one whose cases are meant, as `catalog.cases_of` has it; None for all of the op."""
     spec: KernelSpec | None = None
 
 
@@ -44,9 +45,9 @@ def subject_of(name: str) -> Subject:
     """
     path = Path(name).expanduser()
     if path.suffix == ".py":
-        return KernelSubject(path.stem, _with_entry([path], name))
+        return _kernel(path.stem, [path], name)
     if path.is_dir() and not (path / _CONFIG).is_file():
-        return KernelSubject(path.resolve().name, _source_in(path))
+        return _kernel(path.resolve().name, _files_in(path), name)
     if path.suffix in YAML_SUFFIXES or not path.exists():
         spec = find_spec(name)
         if spec is not None:
@@ -55,14 +56,7 @@ def subject_of(name: str) -> Subject:
 
 
 def _of_spec(spec: KernelSpec) -> KernelSubject:
-    if spec.op != "attention":
-        raise SpecError(
-            explain(
-                f"The kernel of `{spec.name}` has no cases to be compiled for.",
-                needs="a spec of an op that has named cases: attention",
-                got=f"op: {spec.op}   ({spec.cite('op')})",
-            )
-        )
+    cases_of(spec.op, spec.function)  # or an error that says what is missing
     if spec.kernel_folder is None:
         raise KernelLoadError(
             explain(
@@ -72,30 +66,40 @@ def _of_spec(spec: KernelSpec) -> KernelSubject:
                 next_step="download the repository and give its folder to `tpu-kernels compile`.",
             )
         )
-    return KernelSubject(spec.name, _source_in(spec.kernel_folder), spec)
+    kernel = _kernel(spec.name, _files_in(spec.kernel_folder), str(spec.kernel_folder))
+    return replace(kernel, op=spec.op, function=spec.function, spec=spec)
 
 
-def _source_in(folder: Path) -> Path:
-    """The JAX file of a kernel repository: in its sources, else in a build of them."""
-    files = [
-        *sorted(folder.glob("torch-ext/*/*.py")),
-        *sorted(folder.glob("build/*/*.py")),
-        *sorted(folder.glob("*.py")),
-    ]
-    return _with_entry(files, str(folder))
+def _files_in(folder: Path) -> list[Path]:
+    """The Python files of a kernel repository: its sources, then a build of them; `kernel.py` before its neighbours."""
+    found = [*folder.glob("torch-ext/*/*.py"), *folder.glob("build/*/*.py"), *folder.glob("*.py")]
+    order = ("torch-ext", "build")
+    return sorted(
+        found,
+        key=lambda file: (
+            order.index(part) if (part := file.relative_to(folder).parts[0]) in order else len(order),
+            file.parent,
+            file.name != "kernel.py",
+            file.name,
+        ),
+    )
 
 
-def _with_entry(files: list[Path], name: str) -> Path:
+def _kernel(name: str, files: list[Path], given: str) -> KernelSubject:
+    """The first of `files` that defines a function for which an op has cases."""
     for file in files:
         if not file.is_file():
             raise KernelLoadError(explain("There is no such kernel.", needs="a Python file", got=str(file)))
-        if ENTRY in _functions(file):
-            return file
+        functions = _functions(file)
+        op = op_of_functions(functions)
+        if op is not None:
+            own = {case.function for case in cases_of(op)} & functions
+            return KernelSubject(name, file, op, own.pop() if len(own) == 1 else None)
     raise KernelLoadError(
         explain(
-            f"There is nothing to compile in {name}.",
-            needs=f"a kernel repository or a JAX file with a function `{ENTRY}` (query, key, value, bounds, sinks),"
-            f" or a model's folder with a {_CONFIG}",
+            f"There is nothing to compile in {given}.",
+            needs=f"a kernel repository or a JAX file with a function of an op ({', '.join(OPS)}), for example `attend`"
+            f" (query, key, value, bounds, sinks), or a model's folder with a {_CONFIG}",
             got=", ".join(file.name for file in files) or "no Python file",
             next_step="give the JAX file itself, or see docs/compile.md for the contract.",
         )

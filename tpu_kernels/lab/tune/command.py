@@ -12,11 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from tpu_kernels.errors import SpecError, explain
-from tpu_kernels.lab.cost.compare import chosen_cases, spec_subjects
+from tpu_kernels.lab.cost.compare import spec_subjects
 from tpu_kernels.lab.cost.subject import Subject
-from tpu_kernels.lab.tune.search import OWN_SIZES, Search, Tuned, describe, tune
+from tpu_kernels.lab.kernel_cases import chosen_cases
+from tpu_kernels.lab.tune.candidates import OWN_SIZES, spec_candidates
+from tpu_kernels.lab.tune.search import Search, Tuned, describe, tune
 from tpu_kernels.lab.tune.timing import local_generation, time_on_tpu
 from tpu_kernels.lab.tune.yaml_edit import write_tuning
+from tpu_kernels.ops.attention.cases import AttentionCase
+from tpu_kernels.ops.case import OpCase
+from tpu_kernels.ops.catalog import resized
 from tpu_kernels.registry import find_spec, load_registry
 from tpu_kernels.specs import KernelSpec
 
@@ -25,34 +30,41 @@ SHARES: Final = (0.125, 0.5, 1.0)
 
 
 def tune_spec(
-    subject: str, generations: Sequence[str], cases: Sequence[str], *, batch: int | None, max_len: int | None
+    subject: str, generations: Sequence[str], cases: Sequence[str], **sizes: int | None
 ) -> tuple[KernelSpec, list[Tuned]]:
-    """The spec of that name or file, and what the search finds for each generation.
+    """The spec of that name or file, and what the search finds for each generation. `sizes` as in `calls`.
 
-    Raises ValueError for an unknown case, and as `tune` does.
+    Raises ValueError for an unknown case or size, KernelLoadError for a kernel whose source is not here, and as `tune`
+    does.
     """
     spec = find_spec(subject) or load_registry().get(subject)
     untuned = spec.model_copy(update={"tune": {}})
     here = local_generation()
     timer = time_on_tpu if here is not None else None
-    search = calls(untuned, cases, batch=batch, max_len=max_len)
-    return spec, tune(spec, generations, search, timer=timer, timed_generation=here)
+    search = calls(untuned, cases, **sizes)
+    candidates = spec_candidates(untuned)
+    return spec, tune(spec, generations, search, candidates=candidates, timer=timer, timed_generation=here)
 
 
-def calls(spec: KernelSpec, cases: Sequence[str], *, batch: int | None = None, max_len: int | None = None) -> Search:
-    """The calls to judge by: each decode step at a few lengths, each prefill chunk at the end of the cache."""
+def calls(spec: KernelSpec, cases: Sequence[str], **sizes: int | None) -> Search:
+    """The calls to judge by, in the sizes that are given (as `catalog.resized` has them).
+
+    A decode step of attention is there at a few lengths, a prefill chunk at the end of the cache.
+    """
 
     def subjects(generation: str) -> list[Subject]:
-        found: list[Subject] = []
-        for case in chosen_cases(cases):
-            whole = max_len or case.shape.length
-            lengths = [int(whole * share) for share in SHARES] if case.shape.is_decode else [whole]
-            for length in lengths:
-                (subject,) = spec_subjects(spec, [case], generation, batch=batch, max_len=max_len, length=length)
-                found.append(replace(subject, name=f"{subject.name} {length}"))
-        return found
+        sized = [resized(case, **sizes) for case in chosen_cases(spec, cases)]
+        return spec_subjects(spec, [one for case in sized for one in _at_lengths(case)], generation)
 
     return subjects
+
+
+def _at_lengths(case: OpCase) -> list[OpCase]:
+    if not isinstance(case, AttentionCase):
+        return [case]
+    whole = case.shape.length
+    lengths = [int(whole * share) for share in SHARES] if case.shape.is_decode else [whole]
+    return [replace(case, name=f"{case.name} {length}", length=length) for length in lengths]
 
 
 def write(spec: KernelSpec, results: Sequence[Tuned]) -> Path:

@@ -17,15 +17,10 @@ from tpu_kernels.chips import CHIPS
 from tpu_kernels.lab.aot import AotJob
 from tpu_kernels.lab.cost.compiling import schedule_jobs
 from tpu_kernels.lab.cost.subject import Subject
+from tpu_kernels.lab.tune.candidates import OWN_SIZES, Tuning
 from tpu_kernels.specs import KernelSpec
 
-Tuning = Mapping[str, int]
 Search = Callable[[str], Sequence[Subject]]
-
-OWN_SIZES: Final[Tuning] = {}
-"""The candidate by which the kernel picks its sizes itself."""
-
-CANDIDATES: Final[tuple[Tuning, ...]] = (OWN_SIZES, *({"block_k": size} for size in (1024, 512, 256, 128)))
 
 VMEM_SHARE: Final = 0.8
 """Part of a core's VMEM that a kernel's arrays may take. The rest is for what the compiler adds: values that do not
@@ -87,7 +82,7 @@ def tune(
     generations: Iterable[str],
     subjects: Search,
     *,
-    candidates: Sequence[Tuning] = CANDIDATES,
+    candidates: Sequence[Tuning],
     timer: Callable[[Sequence[Subject]], list[float | None]] | None = None,
     timed_generation: str | None = None,
 ) -> list[Tuned]:

@@ -7,19 +7,20 @@ sinks and windows stay what they are in the model (windows shrink with the cache
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final, Self
 
 from tpu_kernels.errors import explain
 from tpu_kernels.ops.attention.contract import AttentionShape, used_features
+from tpu_kernels.ops.case import Argument
 
 FULL_LENGTH: Final = 4096
 DECODE_BATCH: Final = 4
 PREFILL_QUERIES: Final = 256
 SMALL_LENGTH: Final = 384
 SMALL_QUERIES: Final = 24
+
+_ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,91 @@ class AttentionCase:
     """A query sees its own position and the `window` - 1 positions before it."""
     softcap: float | None = None
     sinks: bool = False
+    length: int | None = None
+    """How many positions of the cache are valid; None is half of the cache, and all new tokens."""
 
-    def arguments(self, dtype: str) -> tuple[tuple[tuple[int, ...], str] | None, ...]:
+    def __post_init__(self) -> None:
+        shape = self.shape
+        if not shape.queries <= self.valid_length <= shape.length:
+            raise ValueError(
+                explain(
+                    "This length does not fit the call.",
+                    needs=f"{shape.queries} (the new tokens) to {shape.length} (the cache)",
+                    got=str(self.valid_length),
+                )
+            )
+
+    @property
+    def function(self) -> str:
+        return "attend"
+
+    @property
+    def reference(self) -> str:
+        return "tpu_kernels.ops.attention.reference:static_attention_reference"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"scale": self.scale, "softcap": self.softcap}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        shape = self.shape
+        return {
+            "batch": shape.batch,
+            "q_heads": shape.query_heads,
+            "kv_heads": shape.kv_heads,
+            "head_dim": shape.key_dim,
+            "tokens": shape.queries,
+            "max_len": shape.length,
+            "length": self.valid_length,
+        }
+
+    @property
+    def layer_sizes(self) -> dict[str, int]:
+        """The sizes that a spec may constrain, by the names that specs have for them."""
+        shape = self.shape
+        return {
+            "head_dim": shape.key_dim,
+            "value_head_dim": shape.value_dim,
+            "query_length": shape.queries,
+            "key_length": shape.length,
+        }
+
+    @property
+    def valid_length(self) -> int:
+        """Valid positions of the cache: all of them are written, and the last query is the last of them."""
+        return max(self.shape.length // 2, self.shape.queries) if self.length is None else self.length
+
+    def resized(self, *, batch: int | None = None, max_len: int | None = None, length: int | None = None) -> Self:
+        """The call with another batch, cache length or number of valid positions, where one is given.
+
+        ValueError if the valid positions do not fit the cache.
+        """
+        shape = replace(self.shape, batch=batch or self.shape.batch, length=max_len or self.shape.length)
+        return replace(self, shape=shape, length=self.length if length is None else length)
+
+    def bounds(self) -> list[list[int]]:
+        """First valid key and one past the last, of each query of a row."""
+        ends = range(self.valid_length - self.shape.queries + 1, self.valid_length + 1)
+        return [[0 if self.window is None else max(0, end - self.window), end] for end in ends]
+
+    def steering(self) -> dict[int, Any]:
+        return {3: [[self.bounds()]] * self.shape.batch}
+
+    def needed_bytes(self, dtype: str) -> int:
+        """The keys and values that some query sees, the queries and the results."""
+        shape, intervals = self.shape, self.bounds()
+        seen = intervals[-1][1] - intervals[0][0]
+        rows = shape.kv_heads * seen + shape.query_heads * shape.queries
+        return shape.batch * rows * (shape.key_dim + shape.value_dim) * _ITEM_BYTES[dtype]
+
+    def needed_flops(self) -> int:
+        """Of the products of queries and keys, and of weights and values, where a query sees the key."""
+        shape = self.shape
+        pairs = sum(end - start for start, end in self.bounds())
+        return 2 * shape.batch * shape.query_heads * pairs * (shape.key_dim + shape.value_dim)
+
+    def arguments(self, dtype: str) -> tuple[Argument, ...]:
         """Shape and dtype of query, key, value, bounds and sinks; None for sinks that there are not."""
         shape = self.shape
         return (
@@ -123,26 +207,6 @@ SMALL_CASES: Final = tuple(_small(case) for case in CASES)
 
 REPRESENTATIVES: Final = ("qwen3-0.6b", "gpt-oss-20b", "gemma-2-9b", "phi-3-mini", "falcon-7b", "deepseek-v2-lite")
 """Models whose cases differ in kind: head sizes of 128, 64, 256, 96 and 192, groups of 2, 8, 1 and 71."""
-
-
-def cases_named(names: Iterable[str]) -> list[AttentionCase]:
-    """The full-size cases of those names, in the order of CASES: a case ("NAME/decode") or all of a model ("NAME").
-
-    Raises ValueError for a name that no case has.
-    """
-    wanted = set(names)
-    known = {case.name for case in CASES} | {case.name.split("/")[0] for case in CASES}
-    if unknown := sorted(wanted - known):
-        near = [close for name in unknown for close in get_close_matches(name, known, n=1)]
-        raise ValueError(
-            explain(
-                "there is no such case.",
-                needs="a model or one of its cases: " + ", ".join(dict.fromkeys(c.name.split("/")[0] for c in CASES)),
-                got=", ".join(unknown),
-                next_step=f"did you mean {', '.join(near)}?" if near else None,
-            )
-        )
-    return [case for case in CASES if {case.name, case.name.split("/")[0]} & wanted]
 
 
 def case(name: str) -> AttentionCase:
