@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Final, cast
@@ -67,16 +66,6 @@ def refuse_unknown(names: Iterable[str], cases: Sequence[OpCase]) -> None:
                 next_step=f"did you mean {', '.join(near)}?" if near else None,
             )
         )
-
-
-def op_of_functions(functions: Iterable[str]) -> str | None:
-    """The op that has cases for one of these JAX functions, None if there is none."""
-    known = set(functions)
-    for op in OPS:
-        with suppress(SpecError):  # an op without cases has no functions
-            if any(case.function in known for case in cases_of(op)):
-                return op
-    return None
 
 
 def resized(case: OpCase, **sizes: int | None) -> OpCase:

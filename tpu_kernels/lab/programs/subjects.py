@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tpu_kernels.errors import KernelLoadError, explain
-from tpu_kernels.ops.catalog import OPS, cases_of, op_of_functions
+from tpu_kernels.errors import KernelLoadError, SpecError, explain
+from tpu_kernels.ops.catalog import OPS, cases_of
 from tpu_kernels.registry import find_spec
 from tpu_kernels.registry.index import YAML_SUFFIXES
 from tpu_kernels.specs import KernelSpec
@@ -66,8 +68,8 @@ def _of_spec(spec: KernelSpec) -> KernelSubject:
                 next_step="download the repository and give its folder to `tpu-kernels compile`.",
             )
         )
-    kernel = _kernel(spec.name, _files_in(spec.kernel_folder), str(spec.kernel_folder))
-    return replace(kernel, op=spec.op, function=spec.function, spec=spec)
+    kernel = _kernel(spec.name, _files_in(spec.kernel_folder), str(spec.kernel_folder), [spec.op])
+    return replace(kernel, function=spec.function, spec=spec)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -85,16 +87,17 @@ def _files_in(folder: Path) -> list[Path]:
     )
 
 
-def _kernel(name: str, files: list[Path], given: str) -> KernelSubject:
-    """The first of `files` that defines a function for which an op has cases."""
+def _kernel(name: str, files: list[Path], given: str, ops: Sequence[str] = OPS) -> KernelSubject:
+    """The first of `files` that defines a function for which one of `ops` has cases."""
     for file in files:
         if not file.is_file():
             raise KernelLoadError(explain("There is no such kernel.", needs="a Python file", got=str(file)))
         functions = _functions(file)
-        op = op_of_functions(functions)
-        if op is not None:
-            own = {case.function for case in cases_of(op)} & functions
-            return KernelSubject(name, file, op, own.pop() if len(own) == 1 else None)
+        for op in ops:
+            with suppress(SpecError):  # an op without cases
+                own = {case.function for case in cases_of(op)} & functions
+                if own:
+                    return KernelSubject(name, file, op, own.pop() if len(own) == 1 else None)
     raise KernelLoadError(
         explain(
             f"There is nothing to compile in {given}.",
