@@ -1,4 +1,4 @@
-"""Runs a JAX attention kernel on the CPU, under one of Pallas' two interpreters, on torch tensors.
+"""Runs a JAX function with Pallas kernels on the CPU, under one of Pallas' two interpreters, on torch tensors.
 
 * `hlo_interpreted`: the kernel as plain HLO, quick; the emulator runs kernels so.
 * `race_checked`: Pallas' TPU interpreter, which simulates memory, copies and semaphores. Memory that was never
@@ -25,7 +25,11 @@ from tpu_kernels.errors import TpuKernelsError, explain
 
 _reset_interpreter: Callable[[], None] = pltpu.reset_tpu_interpret_mode_state
 
-JaxAttend = Callable[..., Any]
+JaxFunction = Callable[..., Any]
+"""Of arrays, and of keywords that are constants of its program."""
+
+OnTorch = Callable[..., Any]
+"""The same function of torch tensors on the CPU: a tensor comes back, or a tuple of tensors."""
 
 # Interpreted kernels are large programs over small arrays: nearly all of the time is XLA's.
 _QUICK_COMPILE: Final = {
@@ -55,15 +59,13 @@ def to_torch(array: jax.Array) -> torch.Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def hlo_interpreted(attend: JaxAttend, **tuning: Any) -> Callable[..., torch.Tensor]:
-    """`attend` on CPU tensors through the HLO interpreter; `tuning` is handed on."""
-    return _on_torch(attend, True, tuning)
+def hlo_interpreted(function: JaxFunction, **tuning: Any) -> OnTorch:
+    """`function` on CPU tensors through the HLO interpreter; `tuning` is handed on."""
+    return _on_torch(function, True, tuning)
 
 
-def race_checked(
-    attend: JaxAttend, copies: Literal["late", "early"] = "late", **tuning: Any
-) -> Callable[..., torch.Tensor]:
-    """`attend` on CPU tensors through the TPU interpreter.
+def race_checked(function: JaxFunction, copies: Literal["late", "early"] = "late", **tuning: Any) -> OnTorch:
+    """`function` on CPU tensors through the TPU interpreter.
 
     Copies happen `late`, when they are waited for, or `early`, when they are started. A copy that is never waited
     for leaves NaN behind in the first mode and is a race in the second; every other race shows in both.
@@ -80,9 +82,9 @@ def race_checked(
         uninitialized_memory="nan",
         out_of_bounds_reads="raise",
     )
-    run = _on_torch(attend, parameters, tuning)
+    run = _on_torch(function, parameters, tuning)
 
-    def checked(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def checked(*args: Any, **kwargs: Any) -> Any:
         _reset_interpreter()
         try:
             result = run(*args, **kwargs)
@@ -109,14 +111,14 @@ def race_checked(
     return checked
 
 
-def _on_torch(attend: JaxAttend, mode: Any, tuning: dict[str, Any]) -> Callable[..., torch.Tensor]:
-    options = inspect.signature(attend).parameters.values()
+def _on_torch(function: JaxFunction, mode: Any, tuning: dict[str, Any]) -> OnTorch:
+    options = inspect.signature(function).parameters.values()
     static = [option.name for option in options if option.kind is option.KEYWORD_ONLY]
     # One wrapper per mode: jax.jit would share what it compiled between equal functions.
-    traced = jax.jit(functools.partial(attend), static_argnames=static, compiler_options=_QUICK_COMPILE)
+    traced = jax.jit(functools.partial(function), static_argnames=static, compiler_options=_QUICK_COMPILE)
 
-    def run(*tensors: torch.Tensor | None, **keywords: Any) -> torch.Tensor:
+    def run(*tensors: torch.Tensor | None, **keywords: Any) -> Any:
         with jax.default_device(jax.devices("cpu")[0]), pltpu.force_tpu_interpret_mode(mode):
-            return to_torch(traced(*map(to_jax, tensors), **keywords, **tuning))
+            return jax.tree.map(to_torch, traced(*map(to_jax, tensors), **keywords, **tuning))
 
     return run
