@@ -54,7 +54,7 @@ def test_each_instruction_has_its_group() -> None:
         "slice-start.1": "weights",
         "slice-done.1": "weights",
         "dot": "weights",
-        "norm": "norms",
+        "norm": "norm",
         # The kernel reads the cache from where this copy puts it; writing it back is a copy alone.
         "read": "attention",
         "updated": "attention",

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tpu_kernels.lab.cost.compiling import schedule_jobs
+from tpu_kernels.errors import TpuKernelsError
+from tpu_kernels.lab.cost.compiling import ScheduledJob, schedule_jobs
 from tpu_kernels.lab.cost.dumps import read_dumps
 from tpu_kernels.lab.cost.kernel_cost import KernelCost, kernel_cost
 from tpu_kernels.lab.cost.subject import Subject, kernel_source, op_subject
 from tpu_kernels.lab.cost.xla_time import ProgramCost, program_cost
-from tpu_kernels.lab.programs import FunctionCase, Program, capture_functions, compile_programs
+from tpu_kernels.lab.messages import one_line
+from tpu_kernels.lab.programs import Program, capture_each, compile_programs
 from tpu_kernels.lab.targets import GENERATIONS, target_of
 from tpu_kernels.ops.case import OpCase
 from tpu_kernels.ops.catalog import resized
@@ -22,8 +24,14 @@ from tpu_kernels.specs import KernelSpec
 XLA: Final = "XLA"
 """Label of the op's torch reference, as XLA compiles it."""
 
-Plain = Mapping[str, ProgramCost | None]
-"""What plain torch functions cost, by label; None for one that libtpu refuses."""
+
+@dataclass(frozen=True)
+class Plain:
+    """What plain torch functions cost for one call, by label: XLA, and the case's other baselines."""
+
+    costs: Mapping[str, ProgramCost] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Those without a cost, and why: torch.compile does not take them whole, or libtpu refuses them."""
 
 
 @dataclass(frozen=True)
@@ -36,24 +44,24 @@ class Comparison:
     kernel: KernelCost | None
     """None if the kernel did not compile."""
     error: str | None
-    plain: Plain = field(default_factory=dict)
-    """The reference, called XLA, and the case's other baselines; empty if they were not asked for."""
+    plain: Plain = Plain()
+    """Empty if it was not asked for."""
 
     @property
     def xla(self) -> ProgramCost | None:
-        """The reference's cost; None if it was not asked for, or libtpu refuses it."""
-        return self.plain.get(XLA)
+        """The reference's cost; None if it was not asked for, or was refused."""
+        return self.plain.costs.get(XLA)
 
     @property
     def fastest(self) -> str | None:
         """Label of the fastest baseline, None if there is none."""
-        times = {label: cost.seconds for label, cost in self.plain.items() if cost is not None}
-        return min(times, key=times.__getitem__, default=None)
+        costs = self.plain.costs
+        return min(costs, key=lambda label: costs[label].seconds, default=None)
 
     @property
     def best(self) -> ProgramCost | None:
         """The fastest baseline's cost."""
-        return None if self.fastest is None else self.plain[self.fastest]
+        return None if self.fastest is None else self.plain.costs[self.fastest]
 
     @property
     def ratio(self) -> float | None:
@@ -73,10 +81,11 @@ class Comparison:
             "xla_us": None if xla is None else 1e6 * xla.seconds,
             "xla_bytes": None if xla is None else xla.hbm_bytes,
             "baselines": {
-                label: None if cost is None else {"us": 1e6 * cost.seconds, "bytes": cost.hbm_bytes}
-                for label, cost in self.plain.items()
+                label: {"us": 1e6 * cost.seconds, "bytes": cost.hbm_bytes}
+                for label, cost in self.plain.costs.items()
                 if label != XLA
             },
+            "refused": dict(self.plain.refused),
             "fastest": self.fastest,
             "ratio": self.ratio,
             "error": self.error,
@@ -113,49 +122,80 @@ def compare(
         KernelLoadError: the kernel's JAX source is not here.
         CompileError: the compiler could not be started.
     """
-    programs: list[dict[str, Program]] | None = None
+    programs: list[Captured] | None = None
     results: list[Comparison] = []
     for generation in generations:
         subjects = spec_subjects(spec, cases, generation, **sizes)
         if against_xla and programs is None:
             say(f"capturing what {spec.name} is compared with")
-            programs = _captured([{XLA: subject.reference, **subject.baselines} for subject in subjects])
+            programs = captured(subjects)
         say(f"compiling {len(subjects)} cases of {spec.name} for {generation}")
-        plain = None if programs is None else _plain_costs(programs, generation)
-        results += costs(subjects, generation, plain)
+        results += compared(subjects, generation, None if programs is None else plain_costs(programs, generation))
     return results
 
 
-def costs(
-    subjects: Sequence[Subject], generation: str, plain: Sequence[Plain | ProgramCost | None] | None = None
-) -> list[Comparison]:
-    """The costs of `subjects` by their kernels, beside those in `plain`, in the same order."""
+def costs(subjects: Sequence[Subject], generation: str, plain: Sequence[ProgramCost | None]) -> list[Comparison]:
+    """The costs of `subjects` by their kernels, beside those of XLA in the same order."""
+    return compared(subjects, generation, [Plain({} if one is None else {XLA: one}) for one in plain])
+
+
+def compared(subjects: Sequence[Subject], generation: str, plain: Sequence[Plain] | None = None) -> list[Comparison]:
+    """The costs of `subjects` by their kernels, beside `plain` in the same order."""
     compiled = schedule_jobs(
         [subject.job for subject in subjects], generation, values=[subject.values for subject in subjects]
     )
-    beside = [one if isinstance(one, Mapping) else {XLA: one} for one in plain or [{}] * len(subjects)]
     return [
-        Comparison(subject, generation, kernel_cost(subject, scheduled) if scheduled.ok else None, scheduled.error, own)
-        for subject, scheduled, own in zip(subjects, compiled, beside, strict=True)
+        Comparison(subject, generation, *_of_kernel(subject, scheduled), beside)
+        for subject, scheduled, beside in zip(subjects, compiled, plain or [Plain()] * len(subjects), strict=True)
     ]
 
 
-def _captured(functions: Sequence[Mapping[str, FunctionCase]]) -> list[dict[str, Program]]:
-    """The program of each function, by the same labels; all in one process."""
-    programs = iter(capture_functions([case for by_label in functions for case in by_label.values()]))
+def _of_kernel(subject: Subject, scheduled: ScheduledJob) -> tuple[KernelCost | None, str | None]:
+    """The kernel's cost, or why there is none."""
+    if not scheduled.ok:
+        return None, scheduled.error
+    try:
+        return kernel_cost(subject, scheduled), None
+    except ValueError as error:
+        return None, str(error)
+
+
+Captured = Mapping[str, Program | TpuKernelsError]
+"""The programs of a call's reference and baselines by label, or why there is none."""
+
+
+def captured(subjects: Sequence[Subject]) -> list[Captured]:
+    """What each subject is compared with; all captured in one process."""
+    functions = [{XLA: subject.reference, **subject.baselines} for subject in subjects]
+    programs = iter(capture_each([case for by_label in functions for case in by_label.values()]))
     return [{label: next(programs) for label in by_label} for by_label in functions]
 
 
-def _plain_costs(programs: Sequence[Mapping[str, Program]], generation: str) -> list[Plain]:
-    found = iter(xla_costs([program for by_label in programs for program in by_label.values()], generation))
-    return [{label: next(found) for label in by_label} for by_label in programs]
+def plain_costs(programs: Sequence[Captured], generation: str) -> list[Plain]:
+    """What captured programs cost on `generation`."""
+    whole = [one for by_label in programs for one in by_label.values() if isinstance(one, Program)]
+    results = iter(_program_costs(whole, generation))
+    plain = []
+    for by_label in programs:
+        found = {
+            label: next(results) if isinstance(one, Program) else one_line(str(one)) for label, one in by_label.items()
+        }
+        costs = {label: cost for label, cost in found.items() if isinstance(cost, ProgramCost)}
+        plain.append(Plain(costs, {label: why for label, why in found.items() if isinstance(why, str)}))
+    return plain
 
 
 def xla_costs(programs: Sequence[Program], generation: str) -> list[ProgramCost | None]:
     """What captured programs cost on `generation`; None for one that libtpu refuses."""
+    return [None if isinstance(cost, str) else cost for cost in _program_costs(programs, generation)]
+
+
+def _program_costs(programs: Sequence[Program], generation: str) -> list[ProgramCost | str]:
+    """The cost of each, or libtpu's reason."""
     with tempfile.TemporaryDirectory(prefix="tpu-kernels-cost-") as folder:
-        compiled = compile_programs(programs, generation, dump_to=Path(folder))
         return [
-            program_cost(one.hlo, read_dumps(one.dump), one.target.chip) if one.ok and one.dump else None
-            for one in compiled
+            program_cost(one.hlo, read_dumps(one.dump), one.target.chip)
+            if one.error is None and one.dump
+            else one.error or "no schedules were written"
+            for one in compile_programs(programs, generation, dump_to=Path(folder))
         ]

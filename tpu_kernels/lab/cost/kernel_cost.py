@@ -70,13 +70,15 @@ class KernelCost:
 
 
 def kernel_cost(subject: Subject, scheduled: ScheduledJob) -> KernelCost:
-    """The cost of `subject` by its compiled kernel. ValueError if it did not compile."""
+    """The cost of `subject` by its compiled kernel. ValueError if it did not compile or has no Pallas kernel in it."""
     if not scheduled.ok:
         raise ValueError(f"{subject.name} did not compile: {scheduled.error}")
     program, chip = scheduled.cost(), scheduled.chip
     kernels = [
         (op, op.trace, scheduled.dumps[op.name]) for op in program.ops if op.trace and op.opcode == "custom-call"
     ]
+    if not kernels:
+        raise ValueError(f"{subject.name} compiled to no Pallas kernel")
     _, trace, dump = max(kernels, key=lambda found: found[0].seconds)
     hot = hot_loop(dump, trace)
     steps = trace.runs[hot.end - 1] if hot else 1

@@ -192,7 +192,7 @@ def _sum(costs: Sequence[GroupCost]) -> GroupCost:
 
 
 def _steering(cost: ModelCost) -> Mapping[str, Arguments]:
-    """What steers the model's attention kernels where `length` positions are valid.
+    """What steers the model's attention kernels where `length` positions are valid; no other kernel is steered.
 
     Windows are left out, so a layer with a window costs at most what is estimated.
     """
@@ -202,13 +202,14 @@ def _steering(cost: ModelCost) -> Mapping[str, Arguments]:
     config = resolve_model(cost.case.model).config.get_text_config(decoder=True)
     generation = cost.target.chip.name
     for entry in plan_tpu_kernels(cost.case.model, generation=generation).swapped:
+        if entry.kernel is None or entry.kernel.op != "attention":
+            continue
         sizes, heads = entry.facts.sizes, config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
         shape = AttentionShape(
             cost.case.batch, heads, kv_heads, 1, cost.case.max_len, sizes["head_dim"], sizes["value_head_dim"]
         )
         case = AttentionCase(entry.path, cost.case.model, shape, scale=1.0)
-        assert entry.kernel is not None
         try:
             source, tuning = kernel_source(entry.kernel), entry.kernel.tuning(generation)
             subject = attention_subject(case, source, cost.case.dtype, cost.length, **tuning)

@@ -1,7 +1,8 @@
-"""What each instruction of a model's compiled step is for: weights, attention, copies of the cache, norms, the rest.
+"""What each instruction of a model's compiled step is for: weights, the kinds of layers, copies of the cache, the rest.
 
 Told from the data alone. Arrays that come in and go out again are the cache, other arrays of two and more dimensions
-that come in are weights. Copies are followed back to what they copy.
+that come in are weights. Copies are followed back to what they copy. Only a Pallas kernel says by its name which kind
+of layer it is: the weights that it reads count there, and products that XLA makes itself are all under weights.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import math
 import re
 from collections import defaultdict
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from tpu_kernels.lab.cost.hlo import VMEM, Array, HloInstruction, HloModule
 
-Group = Literal["weights", "attention", "cache copies", "norms", "rest"]
-GROUPS: Final[tuple[Group, ...]] = ("weights", "attention", "cache copies", "norms", "rest")
+Group = Literal["weights", "attention", "mlp", "experts", "norm", "rotary", "cache copies", "rest"]
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 _MOVES: Final = frozenset(
     {"bitcast", "copy", "copy-start", "copy-done", "slice", "slice-start", "slice-done", "get-tuple-element", "reshape"}
@@ -24,6 +25,14 @@ _MOVES: Final = frozenset(
 _JOINS_SLICES: Final = 'custom_call_target="ConcatBitcast"'
 _KERNEL: Final = 'custom_call_target="tpu_custom_call"'
 _ATTENTION: Final = re.compile(r"attention|attend|softmax", re.IGNORECASE)
+_KERNELS: Final[tuple[tuple[str, Group], ...]] = (
+    ("attention", "attention"),
+    ("experts", "experts"),
+    ("mlp", "mlp"),
+    ("norm", "norm"),
+    ("rotary", "rotary"),
+)
+"""Part of a Pallas kernel's name, and the kind of layer that has such a kernel."""
 _NORM: Final = re.compile(r"norm|rsqrt|^(jit\(\w+\)/)?(mean|pow|var)\b", re.IGNORECASE)
 _SMALLEST_STATE: Final = 2**12
 """Elements from which an array that comes in and goes out counts as cache: counters are smaller."""
@@ -42,6 +51,10 @@ def _elements(array: Array) -> int:
 def _moves(one: HloInstruction) -> bool:
     """Whether it computes nothing: a copy, a view, a piece, pieces put together."""
     return one.opcode in _MOVES or _JOINS_SLICES in one.attributes
+
+
+def _kind_of_kernel(name: str) -> Group | None:
+    return next((group for part, group in _KERNELS if part in name), None)
 
 
 class StepGroups:
@@ -82,6 +95,8 @@ class StepGroups:
     def _found(self, one: HloInstruction) -> Group:
         if one.ends_copy and one.operands:
             return self.group(one.operands[0])
+        if _KERNEL in one.attributes and (kind := _kind_of_kernel(one.name)):
+            return kind
         if self._is_attention(one):
             return "attention"
         sources = self._sources(one)
@@ -91,7 +106,7 @@ class StepGroups:
             return "attention" if self._feeds_attention(one) else "cache copies"
         if any(len(array.sizes) > 1 and _elements(array) >= _SMALLEST_STATE for array in sources):
             return "weights"
-        return "norms" if _NORM.search(one.op_name) else "rest"
+        return "norm" if _NORM.search(one.op_name) else "rest"
 
     @cached_property
     def _kinds(self) -> set[Kind]:

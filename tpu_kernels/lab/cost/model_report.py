@@ -20,7 +20,7 @@ from tpu_kernels.lab.cost.report import print_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS: Final = ("#1a73e8", "#e8710a", "#d93025", "#12a4af", "#9aa0a6")
+_COLORS: Final = ("#1a73e8", "#e8710a", "#188038", "#a142f4", "#12a4af", "#f538a0", "#d93025", "#9aa0a6")
 _NOTE: Final = (
     "One decoded token: bytes moved from and to HBM, and the time that the operations add. Copies that run beside "
     "others cost bytes and no time; the total is never less than all bytes take. What runs between the programs of two "
@@ -84,7 +84,9 @@ class ModelReport:
             if own:
                 columns = ["part", *(f"{cost.case.flow} {unit}" for cost in own for unit in ("MB", "us"))]
                 rows: list[Sequence[Cell]] = [
-                    [name, *(cell for cost in own for cell in _cells(cost.groups[name]))] for name in GROUPS
+                    [name, *(cell for cost in own for cell in _cells(cost.groups[name]))]
+                    for name in GROUPS
+                    if any(cost.groups[name].hbm_bytes or cost.groups[name].seconds for cost in own)
                 ]
                 total = [value for cost in own for value in (cost.hbm_bytes / 1e6, 1e6 * cost.seconds)]
                 sections.append(Section(target, columns, [*rows, ["total", *total]]))
@@ -106,7 +108,7 @@ class ModelReport:
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.set_xlabel("MB moved from and to HBM for one token, and the time")
-        figure.legend(loc="outside lower center", ncols=len(GROUPS), frameon=False)
+        figure.legend(loc="outside lower center", ncols=len(GROUPS), frameon=False, fontsize=9, columnspacing=1)
         return figure
 
 

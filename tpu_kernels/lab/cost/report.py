@@ -77,6 +77,8 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
     kernel = comparison.kernel
     if comparison.error:
         yield comparison.error
+    for label, why in comparison.plain.refused.items():
+        yield f"{label}: {why}"
     if kernel is not None and kernel.unknown_branches:
         yield f"{kernel.unknown_branches} branches of the kernel were guessed, so its figures may be far off"
     if kernel is not None and not kernel.complete:
@@ -157,7 +159,7 @@ def _facts(spec: KernelSpec) -> dict[str, str]:
 def _costs_table(comparisons: Sequence[Comparison]) -> tuple[tuple[str, ...], list[Sequence[Cell]]]:
     """Columns and rows. A baseline has a column if one of the calls has it."""
     sizes = next((some for some in _SIZES if all(set(some) <= set(one.subject.sizes) for one in comparisons)), ())
-    labels = list(dict.fromkeys((XLA, *(label for one in comparisons for label in one.plain))))
+    labels = list(dict.fromkeys((XLA, *(label for one in comparisons for label in one.plain.costs))))
     times = (f"{label.replace('_', ' ')} us" for label in labels)
     return ("case", *sizes, "kernel us", *times, *_LIMITS), [_cost_row(one, sizes, labels) for one in comparisons]
 
@@ -165,7 +167,9 @@ def _costs_table(comparisons: Sequence[Comparison]) -> tuple[tuple[str, ...], li
 def _cost_row(comparison: Comparison, sizes: Sequence[str], labels: Sequence[str]) -> tuple[Cell, ...]:
     kernel = comparison.kernel
     head: tuple[Cell, ...] = (comparison.subject.name, *(comparison.subject.sizes[size] for size in sizes))
-    plain = tuple(None if (cost := comparison.plain.get(label)) is None else 1e6 * cost.seconds for label in labels)
+    plain = tuple(
+        None if (cost := comparison.plain.costs.get(label)) is None else 1e6 * cost.seconds for label in labels
+    )
     if kernel is None:
         return (*head, None, *plain, *(None for _ in _LIMITS))
     moved = (kernel.read_bytes + kernel.written_bytes) / 1e6

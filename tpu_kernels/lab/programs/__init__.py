@@ -8,7 +8,7 @@ Capture and compiler run in processes of their own, so any process may call thes
 """
 
 from tpu_kernels.lab.memory import Memory
-from tpu_kernels.lab.programs.capturing import capture_functions, capture_model
+from tpu_kernels.lab.programs.capturing import capture_each, capture_functions, capture_model
 from tpu_kernels.lab.programs.compiling import CompiledProgram, compile_programs
 from tpu_kernels.lab.programs.program import Program, load_programs, save_programs
 from tpu_kernels.lab.programs.requests import (
@@ -29,6 +29,7 @@ __all__ = [
     "ModelCase",
     "Program",
     "baseline_cases",
+    "capture_each",
     "capture_functions",
     "capture_model",
     "compile_programs",

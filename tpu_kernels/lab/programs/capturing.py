@@ -28,7 +28,20 @@ def capture_functions(cases: Sequence[FunctionCase], *, timeout: float = 600.0) 
     Raises CompileError where a function fails or is not one program, or after `timeout` seconds; EmulatorError where
     the emulator cannot start.
     """
-    return _ask({"functions": [asdict(case) for case in cases]}, timeout, child_environment())
+    found = capture_each(cases, timeout=timeout)
+    for one in found:
+        if isinstance(one, TpuKernelsError):
+            raise one
+    return [one for one in found if isinstance(one, Program)]
+
+
+def capture_each(cases: Sequence[FunctionCase], *, timeout: float = 600.0) -> list[Program | TpuKernelsError]:
+    """The same; in the place of a program that could not be captured stands the exception that says why."""
+    programs, failures = _ask({"functions": [asdict(case) for case in cases]}, timeout, child_environment())
+    captured = iter(programs)
+    return [
+        _exception(failures[str(number)]) if str(number) in failures else next(captured) for number in range(len(cases))
+    ]
 
 
 def capture_model(case: ModelCase, *, timeout: float = 1800.0) -> list[Program]:
@@ -41,10 +54,15 @@ def capture_model(case: ModelCase, *, timeout: float = 1800.0) -> list[Program]:
     tpu_kernels itself refuses the cache on that generation, CompileError where the model's own code fails or compiles
     no step, or after `timeout` seconds, and EmulatorError where the emulator cannot start.
     """
-    return _ask({"model": asdict(case)}, timeout, child_environment(**{_CHIP_VARIABLE: case.generation}))
+    environment = child_environment(**{_CHIP_VARIABLE: case.generation})
+    programs, _ = _ask({"model": asdict(case)}, timeout, environment)
+    return programs
 
 
-def _ask(request: dict[str, Any], timeout: float, environment: dict[str, str]) -> list[Program]:
+def _ask(
+    request: dict[str, Any], timeout: float, environment: dict[str, str]
+) -> tuple[list[Program], dict[str, dict[str, Any]]]:
+    """The programs that were captured, and what is told of the functions that failed, by their number."""
     with tempfile.TemporaryDirectory(prefix="tpu-kernels-capture-") as folder:
         try:
             done = subprocess.run(
@@ -67,10 +85,10 @@ def _ask(request: dict[str, Any], timeout: float, environment: dict[str, str]) -
                     got=f"exit code {done.returncode}: {last_line(done.stderr)}",
                 )
             )
-        failure = json.loads(done.stdout.splitlines()[-1])["error"]
-        if failure is not None:
-            raise _exception(failure)
-        return load_programs(Path(folder))
+        answer = json.loads(done.stdout.splitlines()[-1])
+        if answer["error"] is not None:
+            raise _exception(answer["error"])
+        return load_programs(Path(folder)), answer["failures"]
 
 
 def _exception(failure: dict[str, Any]) -> TpuKernelsError:

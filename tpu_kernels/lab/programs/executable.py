@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from tpu_kernels.lab.programs.hlo_proto import module_of, readable
+
 MEMORY_FIELDS: Final = ("argument", "output", "alias", "temp", "generated_code", "peak_memory")
 
 
@@ -83,28 +85,5 @@ class Executable:
         code = ctypes.create_string_buffer(program.code_size)
         program.code = _address(code)
         self._plugin.call("PJRT_Executable_OptimizedProgram", arguments)
-        module = _first_field(ctypes.string_at(code, program.code_size))
+        module = readable(module_of(ctypes.string_at(code, program.code_size)))
         return str(HloModule.from_serialized_hlo_module_proto(module).to_string())
-
-
-def _first_field(message: bytes) -> bytes:
-    """Field 1 of a serialized HloModuleProtoWithConfig: the HloModuleProto, without its configuration."""
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position, value, shift = position + 1, value | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                return value
-
-    while position < len(message):
-        tag, size = varint(), varint()
-        if tag == 0x0A:
-            return message[position : position + size]
-        if tag & 7 != 2:
-            break
-        position += size
-    raise ValueError("libtpu's optimised program is not an HloModuleProtoWithConfig")

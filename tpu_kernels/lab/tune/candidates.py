@@ -16,8 +16,19 @@ Tuning = Mapping[str, int]
 OWN_SIZES: Final[Tuning] = {}
 """The candidate by which the kernel picks its sizes itself."""
 
+_MIB: Final = 2**20
+
+
+def _each(name: str, *values: int) -> tuple[Tuning, ...]:
+    return tuple({name: value} for value in values)
+
+
 CANDIDATES: Final[Mapping[str, tuple[Tuning, ...]]] = {
-    "attention": tuple({"block_k": size} for size in (1024, 512, 256, 128)),
+    "attention": _each("block_k", 1024, 512, 256, 128),
+    "mlp": (*_each("block_i", 1024, 512, 256, 128), *_each("block_rows", 256, 128)),
+    "experts": (*_each("block_bytes", 6 * _MIB, 4 * _MIB, 2 * _MIB, _MIB), *_each("num_buffers", 4, 2)),
+    "norm": _each("block_rows", 1024, 512, 256, 128, 64, 32),
+    "rotary": _each("block_rows", 1024, 512, 256, 128, 64, 32),
 }
 """By op. A kernel is tried with those whose keywords it knows, and with its own sizes."""
 
