@@ -1,0 +1,4 @@
+"""MLPs of transformer layers: contract, references, named cases, suite.
+
+`contract` and `cases` need neither torch nor jax; `reference` and `suite` are plain torch.
+"""
