@@ -11,8 +11,8 @@ from tests.support.kernels import copy_of_bundled, edit
 from tpu_kernels import KernelSpec, load_registry, load_spec
 from tpu_kernels.errors import CompileError, SpecError
 from tpu_kernels.lab.cost.subject import Subject, attention_subject
-from tpu_kernels.lab.tune import Tuned, Tuning, tune, write_tuning
-from tpu_kernels.lab.tune.candidates import OWN_SIZES
+from tpu_kernels.lab.tune import Tuned, Tuning, candidates, tune, write_tuning
+from tpu_kernels.lab.tune.candidates import OWN_SIZES, accepted, spec_candidates
 from tpu_kernels.lab.tune.command import calls, print_tuned, write
 from tpu_kernels.lab.tune.search import Measured, choose, with_tuning
 from tpu_kernels.lab.tune.timing import run_timings, time_on_tpu
@@ -115,6 +115,27 @@ def test_a_decode_step_is_judged_at_several_lengths(spec: KernelSpec) -> None:
     subjects = calls(spec, ["phi-4"])("v6e")
     assert [subject.sizes["length"] for subject in subjects] == [512, 2048, 4096, 4096]
     assert with_tuning(subjects[0], MIDDLE).job.keywords["block_k"] == 512
+
+
+def test_candidates_are_those_that_the_kernel_takes(spec: KernelSpec, tmp_path: Path) -> None:
+    assert spec_candidates(spec) == (OWN_SIZES, *({"block_k": size} for size in (1024, 512, 256, 128)))
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def mlp(x, *, block_rows=None): ...\ndef gated_mlp(x, *, block_i=None, block_rows=None): ...\n")
+    by_rows, by_both = {"block_rows": 8}, {"block_rows": 8, "block_i": 128}
+    assert accepted([by_rows, by_both], kernel, ["mlp", "gated_mlp"]) == (by_rows,)
+    assert accepted([by_rows, by_both], kernel, ["gated_mlp"]) == (by_rows, by_both)
+
+
+def test_a_kernel_of_another_op_is_tuned(product_spec: KernelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no sizes of its own, and one step with whole matrices is better than eight."""
+    parts, whole = ({f"block_{side}": size for side in "mnk"} for size in (128, 256))
+    monkeypatch.setattr(candidates, "CANDIDATES", {product_spec.op: (parts, {"block_rows": 8}, whole)})
+    subjects = calls(product_spec.model_copy(update={"tune": {}}), ["tiny"], tokens=256)
+    (result,) = tune(product_spec, ["v6e"], subjects, candidates=spec_candidates(product_spec))
+    assert result.best == whole and list(result.rejected) == ["the kernel's own sizes"]
+    before, after = result.times(parts), result.times(whole)
+    assert list(after) == ["tiny/decode", "tiny/prefill"]
+    assert all(after[name] < before[name] for name in after)
 
 
 def test_only_the_section_changes(tmp_path: Path, spec: KernelSpec) -> None:

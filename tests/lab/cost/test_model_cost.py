@@ -64,6 +64,28 @@ def test_each_instruction_has_its_group() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("kernel", "group"),
+    [
+        ("static_attention_decode.3", "attention"),
+        ("gated_mlp.1", "mlp"),
+        ("mlp", "mlp"),
+        ("grouped_experts_few.2", "experts"),
+        ("rms_norm.7", "norm"),
+        ("layer_norm", "norm"),
+        ("rotary.1", "rotary"),
+    ],
+)
+def test_a_kernel_says_what_it_is_for(kernel: str, group: str) -> None:
+    """Its weights are its own; a fusion of that name is told by its data like any other."""
+    text = STEP.replace("%dot = ", f"%{kernel} = ").replace("%dot,", f"%{kernel},").replace("%dot)", f"%{kernel})")
+    text = text.replace("fusion(%joined, %norm), kind=kOutput", "custom-call(%joined, %norm), {target}")
+    called = text.replace("{target}", 'custom_call_target="tpu_custom_call"')
+    assert StepGroups(parse_hlo(called)).group(kernel) == group
+    other = text.replace("{target}", 'custom_call_target="other"')
+    assert StepGroups(parse_hlo(other)).group(kernel) == "weights"
+
+
 def test_a_slice_counts_once() -> None:
     module = parse_hlo(STEP)
     (slice_start,) = [one for one in module.entry if one.opcode == "slice-start"]
