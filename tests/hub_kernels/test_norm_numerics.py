@@ -1,0 +1,110 @@
+"""The Pallas norm kernel's numbers, in both interpreters, against the reference; libtpu compiles it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+
+from tpu_kernels.lab.aot import AotJob, compile_jobs
+from tpu_kernels.lab.interpret import hlo_interpreted, race_checked
+from tpu_kernels.lab.jax_source import HUB_KERNELS, load_source
+from tpu_kernels.ops.norm.cases import CASES, REPRESENTATIVES, SMALL_CASES, case
+from tpu_kernels.ops.norm.suite import Probe, case_probe, check_probe, edge_probes, make_probe
+
+KERNEL = HUB_KERNELS / "norm" / "torch-ext" / "norm" / "kernel.py"
+BFLOAT16_MODELS = ("qwen3-0.6b", "gemma-2-9b", "command-r-plus-query", "minitron-4b", "chameleon-7b-query")
+
+
+@pytest.fixture(scope="module")
+def source() -> ModuleType:
+    return load_source(KERNEL)
+
+
+@pytest.fixture(scope="module")
+def interpreted(source: ModuleType):
+    return hlo_interpreted(source.norm)
+
+
+@pytest.fixture(scope="module")
+def in_blocks(source: ModuleType):
+    """Blocks are short, so that most probes have several, and a last one that reaches past the end."""
+    return hlo_interpreted(source.norm, block_rows=16)
+
+
+def name_of(value: object) -> str:
+    return str(getattr(value, "name", value))
+
+
+@pytest.mark.parametrize("one", SMALL_CASES, ids=name_of)
+def test_cases_in_float32(interpreted, one) -> None:
+    assert check_probe(interpreted, case_probe(one)) is None
+
+
+@pytest.mark.parametrize("one", [one for one in SMALL_CASES if one.name.split("/")[0] in BFLOAT16_MODELS], ids=name_of)
+def test_cases_in_bfloat16(interpreted, one) -> None:
+    assert check_probe(interpreted, case_probe(one, torch.bfloat16)) is None
+
+
+@pytest.mark.parametrize("probe", list(edge_probes()), ids=name_of)
+def test_edges_in_float32(in_blocks, probe: Probe) -> None:
+    assert check_probe(in_blocks, probe) is None
+
+
+@pytest.mark.parametrize("probe", list(edge_probes(torch.bfloat16)), ids=name_of)
+def test_edges_in_bfloat16(in_blocks, probe: Probe) -> None:
+    assert check_probe(in_blocks, probe) is None
+
+
+@pytest.mark.parametrize("probe", list(edge_probes(torch.bfloat16))[5:15], ids=name_of)
+def test_no_race_and_no_memory_that_was_not_written(source: ModuleType, probe: Probe) -> None:
+    assert check_probe(race_checked(source.norm, block_rows=16), probe) is None
+
+
+def test_tuning_changes_no_bit(source: ModuleType) -> None:
+    probe = make_probe("rows", (70, 384), weight=(384,), dtype=torch.bfloat16)
+    results = [
+        hlo_interpreted(source.norm, block_rows=rows)(probe.x, probe.weight, None, **probe.keywords)
+        for rows in (None, 16, 48, 4096)
+    ]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ({"rows": 4096, "heads": None, "width": 4096}, 128),
+        ({"rows": 4, "heads": None, "width": 4096}, 4),
+        ({"rows": 4096, "heads": None, "width": 100_000}, 16),
+        ({"rows": 4096, "heads": 96, "width": 128}, 42),
+        ({"rows": 4096, "heads": 4096, "width": 4096}, 1),
+        ({"rows": 4096, "heads": None, "width": 64}, 4096),
+        ({"rows": 4096, "heads": None, "width": 64, "block_rows": 32}, 32),
+    ],
+    ids=["wide", "few rows", "very wide", "heads", "many heads", "narrow", "given"],
+)
+def test_blocks_fit(source: ModuleType, sizes: dict[str, int], rows: int) -> None:
+    blocks = source.choose_blocks(**sizes)
+    assert blocks.rows == rows
+    assert blocks.vmem_bytes <= 60 * 2**20
+
+
+def test_impossible_arguments_are_refused(source: ModuleType) -> None:
+    with pytest.raises(ValueError, match="block_rows must be a positive multiple of 16; got 24"):
+        source.choose_blocks(rows=64, heads=None, width=64, block_rows=24)
+    with pytest.raises(ValueError, match="order must be one of round_then_scale"):
+        hlo_interpreted(source.norm)(torch.ones(2, 8), eps=1e-5, order="scale")
+
+
+@pytest.mark.parametrize("generation", ["v5e", "v6e", "tpu7x"])
+def test_libtpu_compiles_it(generation: str) -> None:
+    odd = [one for one in SMALL_CASES if one.name.split("/")[0] in REPRESENTATIVES]
+    full = [one for one in CASES if one.name.split("/")[0] in REPRESENTATIVES]
+    jobs = [
+        AotJob(f"{one.name} {dtype}", KERNEL, one.function, one.arguments(dtype), dict(one.keywords))
+        for one in (*full, *odd, case("llama-4-scout-query/prefill"), case("phi-2/prefill"))
+        for dtype in ("bfloat16", "float32")
+    ]
+    results = compile_jobs(jobs, generation)
+    assert [f"{result.job.name}: {result.error}" for result in results if not result.ok] == []

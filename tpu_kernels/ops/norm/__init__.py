@@ -1,0 +1,4 @@
+"""RMSNorm and LayerNorm: contract, reference, named cases, suite.
+
+`contract` and `cases` need neither torch nor jax; `reference` and `suite` are plain torch.
+"""
