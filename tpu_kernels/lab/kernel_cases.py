@@ -29,10 +29,10 @@ def chosen_cases(spec: KernelSpec, names: Sequence[str] = (), amount: Amount = "
     Raises ValueError for a name that no case of the kernel has, and SpecError for an op without cases.
     """
     if names:
-        return cases_named(spec.op, names, spec.function)
+        return cases_named(spec.op, names, spec.entry)
     if amount == "all":
-        return list(cases_of(spec.op, spec.function))
-    differing = list(representatives_of(spec.op, spec.function))
+        return list(cases_of(spec.op, spec.entry))
+    differing = list(representatives_of(spec.op, spec.entry))
     return differing if amount == "differing" else _few(differing)
 
 
@@ -44,10 +44,10 @@ def cases_of_each(
     Raises ValueError for a name that no case of any spec has, and SpecError for an op without cases.
     """
     specs = list(specs)
-    refuse_unknown(names, [case for spec in specs for case in cases_of(spec.op, spec.function)])
+    refuse_unknown(names, [case for spec in specs for case in cases_of(spec.op, spec.entry)])
     chosen = []
     for spec in specs:
-        known = {name for case in cases_of(spec.op, spec.function) for name in names_of(case)}
+        known = {name for case in cases_of(spec.op, spec.entry) for name in names_of(case)}
         own = [name for name in names if name in known]
         if own or not names:
             chosen.append((spec, chosen_cases(spec, own, amount)))

@@ -53,6 +53,7 @@ _BINARY: Final[Mapping[str, Callable[[int, int], int]]] = {
     "sadd": operator.add,
     "ssub": operator.sub,
     "smul": lambda a, b: a * b % _WORD,
+    "smulhi": lambda a, b: (a % _WORD) * (b % _WORD) >> 32,
     "sand": operator.and_,
     "sor": operator.or_,
     "sxor": operator.xor,

@@ -58,7 +58,7 @@ def subject_of(name: str) -> Subject:
 
 
 def _of_spec(spec: KernelSpec) -> KernelSubject:
-    cases_of(spec.op, spec.function)  # or an error that says what is missing
+    cases_of(spec.op, spec.entry)  # or an error that says what is missing
     if spec.kernel_folder is None:
         raise KernelLoadError(
             explain(
@@ -69,7 +69,7 @@ def _of_spec(spec: KernelSpec) -> KernelSubject:
             )
         )
     kernel = _kernel(spec.name, _files_in(spec.kernel_folder), str(spec.kernel_folder), [spec.op])
-    return replace(kernel, function=spec.function, spec=spec)
+    return replace(kernel, function=spec.entry, spec=spec)
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -39,7 +39,7 @@ def spec_candidates(spec: KernelSpec) -> tuple[Tuning, ...]:
     Raises KernelLoadError where the kernel's source is not here, SpecError for an op without cases.
     """
     source = kernel_source(spec)
-    functions = {case.function for case in cases_of(spec.op, spec.function)}
+    functions = {case.function for case in cases_of(spec.op, spec.entry)}
     return (OWN_SIZES, *accepted(CANDIDATES.get(spec.op, ()), source, functions))
 
 
