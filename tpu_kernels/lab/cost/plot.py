@@ -117,8 +117,9 @@ def _bars(axes: Axes, labels: Sequence[str], calls: Sequence[Timed]) -> None:
     )
     axes.set_yticks(rows, labels, fontsize=8)
     axes.invert_yaxis()
-    if any(kernel) or any(xla):
+    if times := [time for time in (*kernel, *xla, *(limit for limit, _ in limits)) if time]:
         axes.set_xscale("log")
+        axes.set_xlim(left=min(times) / 3)
     axes.set_xlabel("microseconds")
     axes.grid(visible=True, axis="x", which="major", alpha=0.25)
 
