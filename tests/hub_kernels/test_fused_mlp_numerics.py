@@ -16,19 +16,20 @@ from tpu_kernels.ops.mlp.suite import Probe, case_probe, check_probe, edge_probe
 
 FUSED_MLP = load_source(SOURCE)
 SHORT = interpreted(FUSED_MLP, block_rows=16, block_i=128)
-BFLOAT16 = ("activation", "round", "limit", "17 rows", "127")
+DECODES = (["qwen3-8b", "decode"], ["glm-4-9b", "decode-8"], ["gpt2-xl", "decode"], ["starcoder2-3b", "decode-8"])
+BFLOAT16 = ("activation", "round", "limit", "17 rows")
 
 
 def name_of(value: object) -> str:
     return str(getattr(value, "name", value))
 
 
-@pytest.mark.parametrize("one", [one for one in SMALL_CASES if "decode/" not in one.name], ids=name_of)
+@pytest.mark.parametrize("one", [one for one in SMALL_CASES if "prefill" in one.name], ids=name_of)
 def test_cases_in_float32(one) -> None:
     assert check_probe(SHORT, case_probe(one)) is None
 
 
-@pytest.mark.parametrize("one", [one for one in SMALL_CASES if "prefill" in one.name], ids=name_of)
+@pytest.mark.parametrize("one", [one for one in SMALL_CASES if one.name.split("/")[:2] in DECODES], ids=name_of)
 def test_cases_in_bfloat16(one) -> None:
     assert check_probe(SHORT, case_probe(one, torch.bfloat16)) is None
 

@@ -22,9 +22,11 @@ Implementation = Mapping[str, Callable[..., torch.Tensor]]
 """`gated_mlp` and `mlp` on CPU tensors, by name; arguments as the contract has them."""
 
 REFERENCES: Implementation = {"gated_mlp": gated_mlp_reference, "mlp": mlp_reference}
-EXACT_SHARE = 0.9
-"""Of the values of an `exact` probe. A sum in another order moves a value over the edge of a rounding now and then, and
-the tails of an activation lose digits in float32; an order of roundings that is wrong moves a third of them."""
+EXACT_SHARE = 0.95
+"""Of the values of an `exact` probe. A sum in another order moves a value over the edge of a rounding now and then; an
+order of roundings that is wrong moves a third of them."""
+NEARLY_ZERO = 2.0**-16
+"""Values of this size are no test of roundings: the tails of an activation lose their digits in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +65,23 @@ def make_probe(
     bias: bool = False,
     transposed: bool = False,
     hands_on: bool = False,
+    widest: float = 2.0,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     **keywords: Any,
 ) -> Probe:
-    """A call of those sizes. With `hands_on` the down projection is the identity: `out` is as wide as I."""
+    """A call of those sizes. With `hands_on` the down projection is the identity: `out` is as wide as I.
+
+    What goes into the activation has a standard deviation from 2 in the first column up to `widest` in the last.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*size: int, spread: float = 1.0) -> torch.Tensor:
         return (spread * torch.randn(*size, generator=generator)).to(dtype)
 
-    def first() -> torch.Tensor:
-        return normal(intermediate, hidden, spread=2.0 * hidden**-0.5)
+    def first(widest: float = 2.0) -> torch.Tensor:
+        rows = torch.linspace(2.0, widest, intermediate)[:, None]
+        return (rows * normal(intermediate, hidden, spread=hidden**-0.5)).to(dtype)
 
     def down() -> torch.Tensor:
         if hands_on:
@@ -82,7 +89,7 @@ def make_probe(
         return normal(out, intermediate, spread=intermediate**-0.5)
 
     x = normal(*lead, hidden)
-    weights: list[torch.Tensor | None] = [first(), first(), down()] if gated else [first(), down()]
+    weights: list[torch.Tensor | None] = [first(widest), first(), down()] if gated else [first(widest), down()]
     widths = [intermediate, intermediate, out] if gated else [intermediate, out]
     biases: list[torch.Tensor | None] = [normal(width) if bias else None for width in widths]
     if fused:
@@ -121,7 +128,9 @@ def case_probe(case: MlpCase, dtype: torch.dtype = torch.float32) -> Probe:
 def edge_probes(dtype: torch.dtype = torch.float32) -> Iterator[Probe]:
     """Every activation, every feature with every other, odd sizes, block edges and their neighbours, many rows."""
     for number, name in enumerate(ACTIVATIONS):
-        yield make_probe(f"activation {name}", (3,), 64, 48, 48, name, hands_on=True, seed=number, dtype=dtype)
+        yield make_probe(
+            f"activation {name}", (3,), 64, 48, 48, name, hands_on=True, widest=9.0, seed=number, dtype=dtype
+        )
     for rounding in ("each", "last"):
         cut: dict[str, Any] = {"limit": 1.5, "up_offset": 1.0, "rounding": rounding}
         named = f"limit, offset, round {rounding}"
@@ -191,7 +200,8 @@ def check_probe(implementation: Implementation, probe: Probe) -> Mismatch | None
             f"got {float(got[place]):.6g} at {[int(i) for i in place]}, expected {float(wanted[place]):.6g}; "
             f"{float((excess > 0).double().mean()):.1%} of the values are too far off",
         )
-    if probe.exact and (share := float((got == wanted).double().mean())) < EXACT_SHARE:
+    same_bits = (got == wanted) | ((got.double() - wanted.double()).abs() < NEARLY_ZERO)
+    if probe.exact and (share := float(same_bits.double().mean())) < EXACT_SHARE:
         return Mismatch(probe.name, f"rounded otherwise: {share:.1%} of the values have the reference's bits")
     return None
 
