@@ -35,10 +35,14 @@ BROKEN = {
     "weight with offset not rounded": {'if order != "scale_then_round"': "if False"},
     "weight with offset always rounded": {'if order != "scale_then_round"': "if True"},
     "statistics in the input's dtype": {"values = x[...].astype(jnp.float32)": "values = x[...]"},
-    "the last rows left out": {"grid=(pl.cdiv(rows, blocks.rows),)": "grid=(max(1, rows // blocks.rows),)"},
-    "the first block again": {"lambda row: (row, *zeros)": "lambda row: (0, *zeros)"},
+    "the last rows left out": {"pl.cdiv(rows, blocks.rows))": "max(1, rows // blocks.rows))"},
+    "the last groups left out": {"grid=(pl.cdiv(groups, blocks.groups),": "grid=(max(1, groups // blocks.groups),"},
+    "the first block again": {"lambda group, row: (group, row, 0)": "lambda group, row: (group, 0, 0)"},
+    "the weights of the first heads again": {"lambda group, row: (row, 0)": "lambda group, row: (0, 0)"},
 }
 TELLING = (
+    "x [9, 5, 72]",
+    "rms norm, round_then_scale, offset, 20 heads",
     "x [17, 128]",
     "rms norm, round_then_scale, offset",
     "rms norm, scale_then_round, offset",
@@ -77,7 +81,7 @@ def test_a_broken_kernel_fails_the_suite(tmp_path: Path, probes, name: str) -> N
 
 
 def test_rows_that_were_not_written_are_seen(tmp_path: Path) -> None:
-    change = {"out[...] = values.astype(out.dtype)": "out[:-1] = values.astype(out.dtype)[:-1]"}
+    change = {"out[...] = values.astype(out.dtype)": "out[:, :-1] = values.astype(out.dtype)[:, :-1]"}
     probe = make_probe("rows", (32, 128), weight=(128,))
     mismatch = check_probe(race_checked(mutant(tmp_path, change), block_rows=16), probe)
     assert mismatch is not None

@@ -110,7 +110,19 @@ def case_probe(case: NormCase, dtype: torch.dtype = torch.float32) -> Probe:
 
 def edge_probes(dtype: torch.dtype = torch.float32) -> Iterator[Probe]:
     """One row, one dimension, numbers of rows around block edges, odd widths, every order with every parameter."""
-    for shape in ((16,), (1, 1), (1, 80), (2, 1, 100), (15, 128), (16, 144), (17, 128), (33, 2, 72), (130, 256)):
+    for shape in (
+        (16,),
+        (1, 1),
+        (1, 80),
+        (2, 1, 100),
+        (15, 128),
+        (16, 144),
+        (17, 128),
+        (9, 5, 72),
+        (2, 21, 40),
+        (3, 16, 64),
+        (130, 256),
+    ):
         yield make_probe(f"x {list(shape)}", shape, weight=shape[-1:], dtype=dtype)
     for order in ORDERS:
         for center in (False, True):
@@ -123,6 +135,8 @@ def edge_probes(dtype: torch.dtype = torch.float32) -> Iterator[Probe]:
                 yield make_probe(
                     f"{name}, float32 weight", (37, 96), weight=(96,), weight_dtype=torch.float32, **options
                 )
+    options = {"weight": (20, 48), "offset": 1.0, "dtype": dtype}
+    yield make_probe("rms norm, round_then_scale, offset, 20 heads", (3, 20, 48), **options)
     yield make_probe("layer norm without a weight", (40, 128), center=True, dtype=dtype)
     zeros = make_probe("rows of zeros", (20, 64), weight=(64,), bias=True, center=True, dtype=dtype)
     zeros.x[3:9] = 0

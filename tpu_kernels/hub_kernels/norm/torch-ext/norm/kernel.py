@@ -1,10 +1,10 @@
 """RMSNorm and LayerNorm of rows, as one Pallas TPU kernel (JAX only, no torch).
 
 `norm` reads each row once and writes it once. Rows are independent, so a grid step takes as many of them as
-fill a block; whatever the last block has beyond the end is computed and thrown away.
+fill a block; whatever a block has beyond the end is computed and thrown away.
 
-A weight of one dimension belongs to the last dimension of the input. A weight [heads, N] belongs to the last
-two: a row is then one head, and a block holds whole groups of heads.
+The input is taken as [groups, rows, N]. Dimensions are merged where that moves nothing in memory: XLA stores the
+last two in tiles, so rows of several groups become one only if a group fills whole tiles.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ORDERS = ("round_then_scale", "scale_then_round", "round_offset")
 LANES = 128
 SUBLANES = 16  # second-minor tile of bfloat16; also a multiple of the one of float32
 BLOCK_BYTES = 2 * 2**20  # of one block in float32
+HBM_BYTES = 2**20  # of an input that is read where it lies
 VMEM_FLOOR = 16 * 2**20
 VMEM_CEILING = 60 * 2**20  # tpu7x has 64 MiB
 
@@ -31,7 +32,8 @@ VMEM_CEILING = 60 * 2**20  # tpu7x has 64 MiB
 class Blocks(NamedTuple):
     """How one call is cut up."""
 
-    rows: int  # of the first dimension, in a grid step
+    groups: int  # of a grid step
+    rows: int  # of a group, in a grid step
     vmem_bytes: int  # limit handed to the compiler
 
 
@@ -39,22 +41,23 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def choose_blocks(*, rows: int, heads: int | None, width: int, block_rows: int | None = None) -> Blocks:
-    """Blocks for [rows, width], or [rows, heads, width] where the weight is one per head.
+def choose_blocks(*, groups: int, rows: int, width: int, block_rows: int | None = None) -> Blocks:
+    """Blocks for [groups, rows, width].
 
-    `block_rows` is taken as it is, cut to `rows`; ValueError if it is no multiple of 16 and shorter than `rows`.
+    `block_rows` is how many rows a grid step takes at most, of one group or of several; ValueError if it is no
+    multiple of 16.
     """
-    row_bytes = 4 * _round_up(width, LANES) * (1 if heads is None else _round_up(heads, SUBLANES))
-    step = SUBLANES if heads is None else 1
+    row_bytes = 4 * _round_up(width, LANES)
     if block_rows is None:
-        block_rows = max(step, BLOCK_BYTES // row_bytes // step * step)
-    elif block_rows < 1 or (block_rows < rows and block_rows % step):
-        raise ValueError(f"block_rows must be a positive multiple of {step}; got {block_rows}")
-    block_rows = min(block_rows, rows)
-    block = row_bytes * _round_up(block_rows, step)
+        block_rows = max(SUBLANES, BLOCK_BYTES // row_bytes // SUBLANES * SUBLANES)
+    elif block_rows < 1 or block_rows % SUBLANES:
+        raise ValueError(f"block_rows must be a positive multiple of {SUBLANES}; got {block_rows}")
+    together = min(groups, max(1, block_rows // _round_up(rows, SUBLANES)))
+    rows = min(rows, block_rows)
     # Input and output twice each, and what lies between in float32.
+    block = together * _round_up(rows, SUBLANES) * row_bytes
     limit = min(max(8 * block + 2**21, VMEM_FLOOR), VMEM_CEILING)
-    return Blocks(block_rows, limit)
+    return Blocks(together, rows, limit)
 
 
 def _rounded(value: jax.Array, dtype: Any) -> jax.Array:
@@ -95,6 +98,21 @@ def _norm_kernel(
     out[...] = values.astype(out.dtype)
 
 
+def _in_hbm(x: jax.Array) -> jax.Array:
+    """Keeps XLA from bringing a large input into VMEM before the call, which it does on tpu7x.
+
+    Pallas' HLO interpreter cannot trace the constraint, and JAX has no public way to ask whether it is on: a
+    `pallas_call` that is only traced tells.
+    """
+    if x.size * x.dtype.itemsize < HBM_BYTES:
+        return x
+    asked = pl.pallas_call(lambda _, out: None, out_shape=jax.ShapeDtypeStruct((8, LANES), jnp.float32))
+    traced = jax.make_jaxpr(asked)(jax.ShapeDtypeStruct((8, LANES), jnp.float32))
+    if any(equation.params.get("interpret") for equation in traced.eqns):
+        return x
+    return pltpu.with_memory_space_constraint(x, pltpu.HBM)
+
+
 def norm(
     x: jax.Array,
     weight: Optional[jax.Array] = None,  # noqa: UP045  (torch's schema inference reads this)
@@ -121,15 +139,19 @@ def norm(
         raise ValueError(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
     given = [parameter for parameter in (weight, bias) if parameter is not None]
     by_head = any(parameter.ndim == 2 for parameter in given)
-    tail = x.shape[-2:] if by_head else x.shape[-1:]
-    rows = math.prod(x.shape[: x.ndim - len(tail)])
-    heads = tail[0] if by_head else None
-    blocks = choose_blocks(rows=rows, heads=heads, width=tail[-1], block_rows=block_rows)
+    width = x.shape[-1]
+    rows = x.shape[-2] if x.ndim > 1 else 1
+    groups = math.prod(x.shape) // (rows * width)
+    if not by_head and (rows == 1 or rows % SUBLANES == 0):
+        groups, rows = 1, groups * rows
+    blocks = choose_blocks(groups=groups, rows=rows, width=width, block_rows=block_rows)
 
-    zeros = (0,) * len(tail)
-    block = pl.BlockSpec((blocks.rows, *tail), lambda row: (row, *zeros))
-    shared = pl.BlockSpec(tail if by_head else (1, *tail), lambda row: (0, 0))
-    parameters = [parameter.reshape(tail if by_head else (1, *tail)) for parameter in given]
+    block = pl.BlockSpec((blocks.groups, blocks.rows, width), lambda group, row: (group, row, 0))
+    shared = (
+        pl.BlockSpec((blocks.rows, width), lambda group, row: (row, 0))
+        if by_head
+        else pl.BlockSpec((1, width), lambda group, row: (0, 0))
+    )
     out = pl.pallas_call(
         functools.partial(
             _norm_kernel,
@@ -140,14 +162,14 @@ def norm(
             has_weight=weight is not None,
             has_bias=bias is not None,
         ),
-        grid=(pl.cdiv(rows, blocks.rows),),
-        in_specs=[block, *[shared] * len(parameters)],
+        grid=(pl.cdiv(groups, blocks.groups), pl.cdiv(rows, blocks.rows)),
+        in_specs=[block, *[shared] * len(given)],
         out_specs=block,
-        out_shape=jax.ShapeDtypeStruct((rows, *tail), x.dtype),
+        out_shape=jax.ShapeDtypeStruct((groups, rows, width), x.dtype),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel",),
+            dimension_semantics=("parallel", "parallel"),
             vmem_limit_bytes=blocks.vmem_bytes,
         ),
         name="layer_norm" if center else "rms_norm",
-    )(x.reshape(rows, *tail), *parameters)
+    )(_in_hbm(x.reshape(groups, rows, width)), *[parameter.reshape(-1, width) for parameter in given])
     return out.reshape(x.shape)
