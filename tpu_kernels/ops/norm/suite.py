@@ -135,8 +135,8 @@ def edge_probes(dtype: torch.dtype = torch.float32) -> Iterator[Probe]:
                 yield make_probe(
                     f"{name}, float32 weight", (37, 96), weight=(96,), weight_dtype=torch.float32, **options
                 )
-    options = {"weight": (20, 48), "offset": 1.0, "dtype": dtype}
-    yield make_probe("rms norm, round_then_scale, offset, 20 heads", (3, 20, 48), **options)
+    options = {"weight": (40, 48), "offset": 1.0, "dtype": dtype}
+    yield make_probe("rms norm, round_then_scale, offset, 40 heads", (3, 40, 48), **options)
     yield make_probe("layer norm without a weight", (40, 128), center=True, dtype=dtype)
     zeros = make_probe("rows of zeros", (20, 64), weight=(64,), bias=True, center=True, dtype=dtype)
     zeros.x[3:9] = 0
