@@ -154,11 +154,11 @@ def _as_it_lies(array: jax.Array, inner_axis: int) -> Weight:
 
 
 def _halves(fused: jax.Array) -> tuple[Weight, Weight]:
-    """Gate and up projection of a fused [2I, H]; free unless I is odd in the layout that XLA has chosen."""
+    """Gate and up projection of a fused [2I, H]. It is copied only if I does not fit the tiles of its layout."""
     inner = fused.shape[0] // 2
     if lies_transposed(*fused.shape) and inner % LANES == 0:
         return Weight(fused.T, 1, 0), Weight(fused.T, 1, 1)
-    stacked = fused.reshape(2, inner, fused.shape[1])  # copies if I is no multiple of 8
+    stacked = fused.reshape(2, inner, fused.shape[1])
     return Weight(stacked, 0, 0), Weight(stacked, 0, 1)
 
 
