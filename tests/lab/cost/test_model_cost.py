@@ -141,7 +141,7 @@ def test_a_model_with_kernels_and_plain(tmp_path: Path) -> None:
         assert cost.seconds > cost.hbm_bytes / cost.target.chip.hbm_bandwidth
         assert cost.seconds > 0.99 * sum(group.seconds for group in cost.groups.values()) > 0
         assert list(cost.as_dict()["groups"]) == list(GROUPS)
-    assert ours.note == "2 x attention/static-attention"
+    assert ours.note.startswith("2 x attention/static-attention")
     # The kernel reads the blocks in use; without it the whole cache is read.
     assert ours.groups["attention"].hbm_bytes < 0.6 * cache < 0.9 * plain.groups["attention"].hbm_bytes
 

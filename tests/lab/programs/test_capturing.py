@@ -43,7 +43,8 @@ def test_prefill_and_decode_of_a_model(flow: str, tiny_config: Path) -> None:
     programs = capture_model(ModelCase(str(tiny_config), flow=flow, max_len=512, prefill_chunk=64))  # type: ignore[arg-type]
     assert [program.name for program in programs] == ["prefill", "decode"]
     ours = flow == "tpu-kernels"
-    assert {program.note for program in programs} == {"2 x attention/static-attention" if ours else ""}
+    assert all(program.note.startswith("2 x attention/static-attention" if ours else "") for program in programs)
+    assert any(program.note for program in programs) is ours
     for result in compile_programs(programs, "v5e:1x1"):
         assert result.error is None
         assert result.memory is not None

@@ -26,6 +26,7 @@ from tpu_kernels.lab.programs.function import programs_of
 from tpu_kernels.lab.programs.program import Program
 from tpu_kernels.lab.programs.requests import ModelCase, Step
 from tpu_kernels.plan.model_view import model_from_config, resolve_model
+from tpu_kernels.runtime.dispatch import Decision
 
 Steps = dict[Step, list[CapturedProgram]]
 
@@ -180,14 +181,23 @@ def _notes(model: PreTrainedModel) -> str:
 
 
 def _decisions(model: PreTrainedModel, step: Step) -> str:
-    """What the layers of an enabled model chose for a step: "28 x attention/static-attention"."""
+    """What the layers of an enabled model chose for a step, kernels first: "28 x attention/static-attention"."""
     session = session_of(model)
     if session is None:
         return ""
-    chosen = Counter(
-        decision.chosen if decision.is_kernel else f"{decision.chosen} ({decision.reason})"
+    decisions = [
+        decision
         for program in session.log.programs
         for decision in program.decisions.values()
         if decision.phase == step
-    )
+    ]
+    chosen = Counter(map(_choice, sorted(decisions, key=lambda decision: not decision.is_kernel)))
     return "; ".join([f"{count} x {name}" for name, count in chosen.items()]) or _notes(model)
+
+
+def _choice(decision: Decision) -> str:
+    if decision.is_kernel:
+        return decision.chosen
+    if getattr(decision, "left_to_xla", False):
+        return "left to XLA"
+    return f"{decision.chosen} ({decision.reason})"
