@@ -64,6 +64,11 @@ def test_bytes_are_those_of_the_arguments_and_the_result() -> None:
     assert case("llama-4-scout-query/decode").needed_bytes("float32") == 4 * 2 * 4 * 40 * 128
 
 
+def test_another_size() -> None:
+    assert case("qwen3-0.6b-query/decode").resized(batch=2, tokens=7).shape == (2, 7, 16, 128)
+    assert case("phi-2/decode").resized() == case("phi-2/decode")
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [

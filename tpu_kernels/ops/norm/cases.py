@@ -88,6 +88,10 @@ class NormCase:
         """There are no matrix products."""
         return 0
 
+    def resized(self, batch: int | None = None, tokens: int | None = None) -> NormCase:
+        """The same with another batch, or another number of tokens of a batch row."""
+        return replace(self, batch=batch or self.batch, tokens=tokens or self.tokens)
+
 
 MODELS: Final = (
     NormCase("qwen3-0.6b", "Qwen/Qwen3-0.6B", 1024, 1e-6),
