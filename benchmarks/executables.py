@@ -14,10 +14,14 @@ _SHRUNK = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 128, "num_h
 """A count of programs does not depend on sizes; running does."""
 
 
-def executables_per_token(model: str, flow: str) -> int:
-    """Programs that run between two tokens of `generate`, for a small model of the same architecture with 2 layers."""
+def executables_per_token(model: str, flow: str, mode: str = "compiled") -> int:
+    """Programs that run between two tokens of `generate`, for a small model of the same architecture with 2 layers.
+
+    flow  "plain", or "tpu-kernels" under policy "auto", or "attention": with attention kernels alone
+    mode  "compiled", or "eager": with disable_compile=True
+    """
     script, root = Path(__file__), Path(__file__).parents[1]
-    command = [sys.executable, "-m", "tpu_kernels.emulator", str(script), model, flow]
+    command = [sys.executable, "-m", "tpu_kernels.emulator", str(script), model, flow, mode]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root, env=environment)
     return int(json.loads(done.stdout.splitlines()[-1]))
@@ -38,7 +42,7 @@ class _Counts:
         pass
 
 
-def _count(model: str, flow: str) -> int:
+def _count(model: str, flow: str, mode: str) -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -54,10 +58,10 @@ def _count(model: str, flow: str) -> int:
         setattr(config, name, None)
     shrunk = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().to("tpu")
     ids = torch.ones((1, 3), dtype=torch.int64)
-    if flow == "tpu-kernels":
-        enable_tpu_kernels(shrunk)
-    else:
+    if flow == "plain":
         ids = ids.to("tpu")
+    else:
+        enable_tpu_kernels(shrunk, include=["*attn", "*attention"] if flow == "attention" else None)
     counts = _Counts()
     shrunk.generate(
         ids,
@@ -66,6 +70,7 @@ def _count(model: str, flow: str) -> int:
         do_sample=False,
         cache_implementation="static",
         streamer=counts,
+        disable_compile=mode == "eager",
     )
     return counts.seen[-1] - counts.seen[-2]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache, MistralConfig, StaticCache
 
-from tests.support.models import TINY, Pair, pair, prompt
+from tests.support.models import TINY, Pair, attention, pair, prompt
 from tpu_kernels import enable_tpu_kernels
 from tpu_kernels.harness.weights import biting_weights_
 
@@ -42,9 +42,11 @@ def test_direct_calls_are_right_by_kernel_or_fallback(qwen3: Pair) -> None:
             moved = None if mask is None else mask.to("tpu")
             got = qwen3.model(ids.to("tpu"), attention_mask=moved).logits.cpu()
             torch.testing.assert_close(got[:, kept], want[:, kept], atol=1e-3, rtol=0)
-        by_kernel = {call.is_kernel: call.steps for call in report.calls if call.path.endswith("0.self_attn")}
+        by_kernel = {
+            call.is_kernel: call.steps for call in attention(report.calls) if call.path.endswith("0.self_attn")
+        }
         assert by_kernel == {True: 2, False: 1}
-        reasons = {call.reason for call in report.calls if not call.is_kernel}
+        reasons = {call.reason for call in attention(report.calls) if not call.is_kernel}
         assert reasons == {"the mask is not an interval of keys in every row"}
 
 
@@ -53,7 +55,7 @@ def test_a_graph_that_the_user_compiles_is_right(qwen3: Pair) -> None:
     with enable_tpu_kernels(qwen3.model) as report, torch.no_grad():
         compiled = torch.compile(qwen3.model, backend="tpu", dynamic=False, fullgraph=True)
         got = compiled(ids.to("tpu")).logits.cpu()
-        assert {(call.reason, call.steps) for call in report.calls} == {
+        assert {(call.reason, call.steps) for call in attention(report.calls)} == {
             ("the mask is not an interval of keys in every row", 0)
         }
     torch.testing.assert_close(got, qwen3.reference(ids).logits, atol=1e-3, rtol=0)
@@ -75,7 +77,7 @@ def test_a_matrix_of_the_callers_own_over_a_cache(qwen3: Pair, kind: str) -> Non
         )
         got = qwen3.model(ids[:, 8:].to("tpu"), attention_mask=mask.to("tpu"), past_key_values=cache).logits
         _close(got, qwen3.reference(ids[:, 8:], attention_mask=eager, past_key_values=want_cache).logits)
-        assert "the mask is not an interval of keys in every row" in {call.reason for call in report.calls}
+        assert "the mask is not an interval of keys in every row" in {call.reason for call in attention(report.calls)}
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -102,7 +104,7 @@ def test_a_cache_of_the_callers_own(mistral: Pair, kind: str) -> None:
 
     with enable_tpu_kernels(mistral.model) as report, torch.no_grad():
         got, want = run(mistral.model, "tpu"), run(mistral.reference, "cpu")
-        assert report.calls and not report.notes
+        assert attention(report.calls) and not report.notes
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one[0], other[0], atol=1e-3, rtol=0)
     torch.testing.assert_close(got[0][1, 5:], want[0][1, 5:], atol=1e-3, rtol=0)
@@ -170,7 +172,10 @@ def test_models_that_are_no_decoders(kind: str) -> None:
         want = reference(ids, attention_mask=mask, **extra).logits
         with enable_tpu_kernels(model) as report:
             got = model(ids.to("tpu"), attention_mask=mask.to("tpu"), **{k: v.to("tpu") for k, v in extra.items()})
-            kept, swapped = {entry.path: entry.reason for entry in report.kept}, {e.path for e in report.swapped}
+            kept, swapped = (
+                {entry.path: entry.reason for entry in attention(report.kept)},
+                {e.path for e in attention(report.swapped)},
+            )
             assert all("bidirectional" in reason for reason in kept.values())
     _close(got.logits[0], want[0])
     valid = slice(None) if kind == "encoder-decoder" else slice(0, 7)

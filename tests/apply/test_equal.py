@@ -14,7 +14,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from tests.support.models import TINY, Pair, generate_reference, left_padded, pair, prompt
+from tests.support.models import TINY, Pair, attention, generate_reference, left_padded, pair, prompt
 from tpu_kernels import emulator, enable_tpu_kernels
 from tpu_kernels.harness.coverage.architectures import load_architectures
 
@@ -58,7 +58,7 @@ def both(request: pytest.FixtureRequest) -> Pair:
 
 def test_equal_at_every_length_without_a_compilation_after_the_first(both: Pair) -> None:
     with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
-        assert len(report.swapped) == 2 and not report.kept
+        assert len(attention(report.swapped)) == 2 and not attention(report.kept)
         steps = {"decode": 0, "prefill": 0}
         compiled: dict[int, int] = {}
         for length in [10, *LENGTHS]:
@@ -73,10 +73,10 @@ def test_equal_at_every_length_without_a_compilation_after_the_first(both: Pair)
             steps["prefill"] += -(-(length - 1) // 64)
         compiled.pop(10)
         assert set(compiled.values()) == {0}, compiled
-        assert {(call.path, call.phase): call.steps for call in report.calls} == {
-            (entry.path, phase): count for entry in report.swapped for phase, count in steps.items()
+        assert {(call.path, call.phase): call.steps for call in attention(report.calls)} == {
+            (entry.path, phase): count for entry in attention(report.swapped) for phase, count in steps.items()
         }
-        assert all(call.is_kernel for call in report.calls)
+        assert all(call.is_kernel for call in attention(report.calls))
         assert len(report._session.log.programs) == 2, report.programs
         assert all(count == 1 for p in report._session.log.programs for count in p.traces.values())
 
@@ -85,7 +85,7 @@ def test_rows_of_a_left_padded_batch_equal_their_single_runs(both: Pair) -> None
     ids, mask = left_padded(BATCH)
     with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
         tokens, logits = logits_of(both.model, ids, mask, NEW)
-        assert all(call.is_kernel for call in report.calls)
+        assert all(call.is_kernel for call in attention(report.calls))
     for row, length in enumerate(BATCH):
         want, want_logits = generate_reference(both.reference, ids[row : row + 1, -length:], NEW)
         assert torch.equal(tokens[row, -length - NEW :], want[0]), f"row {row}"
@@ -121,7 +121,7 @@ def test_a_model_with_recurrent_layers_decodes_with_kernels() -> None:
         for rows in (ids[1:, -33:], ids):
             got, got_logits = logits_of(both.model, rows, torch.ones_like(rows) if len(rows) == 1 else mask, NEW)
         assert not report.notes
-        assert {(call.phase, call.is_kernel, call.steps) for call in report.calls} == {
+        assert {(call.phase, call.is_kernel, call.steps) for call in attention(report.calls)} == {
             ("prefill", True, 2),
             ("decode", True, 2 * (NEW - 1)),
         }

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM, StaticCache
 
-from tests.support.models import TINY, Pair, prompt
+from tests.support.models import TINY, Pair, attention, prompt
 from tpu_kernels import (
     CacheTooLargeError,
     CacheTooSmallError,
@@ -79,7 +79,7 @@ def test_rejected_with_on_reject_error(qwen3: Pair) -> None:
     assert 'on_reject="fallback"' in text and "tpu-kernels plan MODEL" in text
     assert vars(model) == before
     report = enable_tpu_kernels(model)
-    assert [entry.reason for entry in report.kept] == [
+    assert [entry.reason for entry in attention(report.kept)] == [
         "attention/static-attention needs head_dim >= 16, got head_dim = 8; "
         "attention/static-attention needs value_head_dim >= 16, got value_head_dim = 8"
     ]
@@ -96,7 +96,7 @@ def test_a_kernel_that_does_not_load(qwen3: Pair, tmp_path: object) -> None:
         enable_tpu_kernels(qwen3.model, specs=[missing], on_reject="error")
     assert "generate" not in vars(qwen3.model)
     with enable_tpu_kernels(qwen3.model, specs=[missing]) as report:
-        assert len(report.kept) == 2 and "no TPU build" in report.kept[0].reason
+        assert len(attention(report.kept)) == 2 and "no TPU build" in attention(report.kept)[0].reason
     nameless = spec(function="no_such_function", requires=loose)
     with pytest.raises(KernelLoadError, match=r"no function `no_such_function`[\s\S]*static_attention"):
         enable_tpu_kernels(qwen3.model, specs=[nameless], on_reject="error")
@@ -173,7 +173,7 @@ def test_a_generation_that_is_not_known_gets_the_default(
 ) -> None:
     monkeypatch.setattr("tpu_kernels.apply.enable.current_chip", lambda: None)
     with enable_tpu_kernels(qwen3.model) as report:
-        assert len(report.swapped) == 2
+        assert len(attention(report.swapped)) == 2
     assert [record.getMessage() for record in caplog.records if record.name == "tpu_kernels"] == [
         "the generation of this TPU is not known: kernels take their default block sizes"
     ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.kernels import copy_of_bundled, edit, spoiled_spec
-from tests.support.models import Pair, generate_reference, prompt
+from tests.support.models import Pair, attention, generate_reference, prompt
 from tpu_kernels import KernelFailedError, KernelSpec, enable_tpu_kernels
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
@@ -59,15 +59,15 @@ def test_compiled_generation_is_right_and_the_kernel_is_not_tried_again(
     ids = prompt(20)
     want = generate_reference(qwen3.reference, ids, 4)[0]
     with enable_tpu_kernels(qwen3.model, specs=[spec], prefill_chunk=64, check=True) as report:
-        assert {entry.kernel for entry in report.swapped} == {"attention/spoiled"}
+        assert {entry.kernel for entry in attention(report.swapped)} == {"attention/spoiled"}
         for _ in range(2):
             assert torch.equal(qwen3.model.generate(ids, **GREEDY), want)
         assert len(report.notes) == 1 and says in report.notes[0] and report.notes[0].endswith("(1 x)")
-        assert {(call.phase, call.chosen, call.steps) for call in report.calls} == {
+        assert {(call.phase, call.chosen, call.steps) for call in attention(report.calls)} == {
             ("prefill", "sdpa", 2),
             ("decode", "sdpa", 8),
         }
-        assert all(says in call.reason for call in report.calls)
+        assert all(says in call.reason for call in attention(report.calls))
     warnings = [record for record in caplog.records if "attention/spoiled" in record.getMessage()]
     assert len(warnings) == 1 and says in warnings[0].getMessage()
 
@@ -94,7 +94,7 @@ def test_eager_generation_is_right(qwen3: Pair, tmp_path: Path, name: str) -> No
         with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
             assert torch.equal(qwen3.model.generate(ids, disable_compile=True, **GREEDY), want)
             assert says in report.notes[0] and not any(
-                call.is_kernel and call.phase == "decode" for call in report.calls
+                call.is_kernel and call.phase == "decode" for call in attention(report.calls)
             )
     finally:
         from jax.experimental.pallas import tpu as pltpu
@@ -117,7 +117,7 @@ def test_an_error_that_is_not_the_kernels_keeps_the_kernel(qwen3: Pair) -> None:
             del qwen3.model.lm_head.forward
         torch._dynamo.reset()
         qwen3.model.generate(prompt(5), **GREEDY)
-        assert all(call.is_kernel for call in report.calls if call.steps)
+        assert all(call.is_kernel for call in attention(report.calls) if call.steps)
 
 
 TOO_LARGE = """    if query.device.type == "tpu" and block_k != 128:
@@ -135,7 +135,7 @@ def test_a_kernel_that_runs_out_of_vmem_takes_smaller_blocks(qwen3: Pair, tmp_pa
     with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
         for _ in range(2):
             assert torch.equal(qwen3.model.generate(ids, disable_compile=not compiled, **GREEDY), want)
-        assert all(call.is_kernel for call in report.calls)
+        assert all(call.is_kernel for call in attention(report.calls))
         (note,) = report.notes
         assert "`attention/spoiled` ran out of VMEM and takes smaller blocks" in note and "16.00M" in note
 
@@ -148,7 +148,7 @@ def test_a_kernel_that_runs_out_of_vmem_with_the_smallest_blocks_too(qwen3: Pair
     want = generate_reference(qwen3.reference, ids, 4)[0]
     with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
         assert torch.equal(qwen3.model.generate(ids, **GREEDY), want)
-        assert not any(call.is_kernel for call in report.calls)
+        assert not any(call.is_kernel for call in attention(report.calls))
         assert [note.split(":")[0] for note in report.notes] == [
             "`attention/spoiled` ran out of VMEM and takes smaller blocks",
             "`attention/spoiled` failed, its fallback runs",

@@ -11,7 +11,7 @@ from transformers import (
     TextStreamer,
 )
 
-from tests.support.models import Pair, generate_reference, left_padded, prompt
+from tests.support.models import Pair, attention, generate_reference, left_padded, prompt
 from tpu_kernels import emulator, enable_tpu_kernels
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
@@ -31,7 +31,7 @@ def test_sampling_with_a_seed_gives_the_reference_tokens(qwen3: Pair) -> None:
         want = qwen3.reference.generate(ids[:1], num_return_sequences=3, **sampling)
         torch.manual_seed(7)
         assert torch.equal(qwen3.model.generate(ids[:1], num_return_sequences=3, **sampling), want)
-        assert not report.notes and all(call.is_kernel for call in report.calls)
+        assert not report.notes and all(call.is_kernel for call in attention(report.calls))
 
 
 def test_a_streamer_sees_every_token(qwen3: Pair) -> None:
@@ -61,7 +61,7 @@ def test_beams(qwen3: Pair, sample: bool) -> None:
     with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
         torch.manual_seed(4)
         assert torch.equal(qwen3.model.generate(ids, attention_mask=mask, **kwargs), want)
-        assert not report.notes and all(call.is_kernel for call in report.calls)
+        assert not report.notes and all(call.is_kernel for call in attention(report.calls))
 
 
 def test_without_compiling(qwen3: Pair) -> None:
@@ -72,7 +72,7 @@ def test_without_compiling(qwen3: Pair) -> None:
         ids2, mask2 = left_padded([41, 52])
         second = qwen3.model.generate(ids2, attention_mask=mask2, disable_compile=True, **GREEDY)
         assert emulator.compilations() == before
-        assert {(call.phase, call.steps, call.is_kernel) for call in report.calls} == {
+        assert {(call.phase, call.steps, call.is_kernel) for call in attention(report.calls)} == {
             ("decode", 10, True),
             ("prefill", 3, True),
         }

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, Qwen3Config
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from tests.support.models import TINY, Pair, generate_reference, on_tpu, pair, prompt
+from tests.support.models import TINY, Pair, attention, generate_reference, on_tpu, pair, prompt
 from tpu_kernels import enable_tpu_kernels
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
@@ -34,7 +34,7 @@ def test_processors_and_allowed_tokens_run_on_the_static_route(qwen3: Pair, beam
     want = qwen3.reference.generate(ids, **kwargs)
     with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
         got = qwen3.model.generate(ids, **kwargs)
-        assert not report.notes and all(call.is_kernel for call in report.calls)
+        assert not report.notes and all(call.is_kernel for call in attention(report.calls))
     assert torch.equal(got, want)
     assert (got[:, 19:] % 2 == 0).all() and (got[1, 19:] >= 50).all()
 
@@ -88,9 +88,9 @@ def test_continuous_batching_is_kept_and_said() -> None:
         got = both.model.generate_batch(prompts, **BATCHING)
         assert [got[name].generated_tokens for name in sorted(got)] == tokens
         assert "generate_batch ran the plain way: continuous batching (1 x)" in report.notes
-        assert not report.calls, "no layer of ours had a part in it"
+        assert not attention(report.calls), "no layer of ours had a part in it"
         after = both.model.generate(prompt(4), max_new_tokens=3, do_sample=False, eos_token_id=None)
-        assert after[0, 4:].tolist() == tokens[0] and all(call.is_kernel for call in report.calls)
+        assert after[0, 4:].tolist() == tokens[0] and all(call.is_kernel for call in attention(report.calls))
 
 
 def test_a_manager_that_is_kept_for_the_next_batch() -> None:
@@ -103,7 +103,7 @@ def test_a_manager_that_is_kept_for_the_next_batch() -> None:
             assert [each.generated_tokens for each in got.values()] == [each.generated_tokens for each in want.values()]
         after = both.model.generate(prompt(4), max_new_tokens=3, do_sample=False, eos_token_id=None)
         assert [after[0, 4:].tolist()] == [each.generated_tokens for each in want.values()]
-        assert report.calls and all(call.is_kernel for call in report.calls)
+        assert attention(report.calls) and all(call.is_kernel for call in attention(report.calls))
     both.model.destroy_cached_continuous_batching_manager()
 
 
@@ -115,7 +115,7 @@ def test_early_exit_leaves_the_model_as_it_was() -> None:
     with enable_tpu_kernels(both.model, prefill_chunk=64) as report:
         assert torch.equal(both.model.generate(ids.to("tpu"), assistant_early_exit=1, **kwargs).cpu(), want)
         assert torch.equal(both.model.generate(ids, **kwargs), want)
-        assert any(call.is_kernel for call in report.calls)
+        assert any(call.is_kernel for call in attention(report.calls))
 
 
 def test_a_manager_of_continuous_batching_that_is_not_stopped(qwen3: Pair) -> None:
@@ -126,8 +126,8 @@ def test_a_manager_of_continuous_batching_that_is_not_stopped(qwen3: Pair) -> No
         manager = qwen3.model.init_continuous_batching(**BATCHING)
         assert qwen3.model.config._attn_implementation == "sdpa"
         assert torch.equal(qwen3.model.generate(ids, **kwargs).cpu(), want)
-        assert qwen3.model.config._attn_implementation == "sdpa" and not report.calls
+        assert qwen3.model.config._attn_implementation == "sdpa" and not attention(report.calls)
         assert "generate ran the plain way: a manager of continuous batching is at work (1 x)" in report.notes
         manager.stop()
         assert torch.equal(qwen3.model.generate(ids, **kwargs), want)
-        assert report.calls and all(call.is_kernel for call in report.calls)
+        assert attention(report.calls) and all(call.is_kernel for call in attention(report.calls))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from tests.support.models import TINY, Pair, generate_reference, prompt
+from tests.support.models import TINY, Pair, attention, generate_reference, prompt
 from tpu_kernels import disable_tpu_kernels, enable_tpu_kernels
 from tpu_kernels.apply.generation.shapes import probe_cache_shapes
 from tpu_kernels.harness.weights import biting_weights_
@@ -103,7 +103,7 @@ def test_a_deep_copy_is_enabled_on_its_own(qwen3: Pair) -> None:
     with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
         other = copy.deepcopy(qwen3.model)
         assert torch.equal(other.generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False), want)
-        assert not report.calls, "the copy's calls were logged for the original"
+        assert not attention(report.calls), "the copy's calls were logged for the original"
         assert disable_tpu_kernels(other) and report.enabled
         assert "generate" not in vars(other) and "generate" in vars(qwen3.model)
     assert torch.equal(other.generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False), want)

@@ -12,7 +12,7 @@ from transformers import (
     pipeline,
 )
 
-from tests.support.models import TINY, Pair, build, generate_reference, on_tpu, pair, prompt
+from tests.support.models import TINY, Pair, attention, build, generate_reference, on_tpu, pair, prompt
 from tpu_kernels import enable_tpu_kernels
 from tpu_kernels.demo import demo_model_path
 
@@ -29,7 +29,7 @@ def test_training_mode_and_gradients_run_the_original_layers(qwen3: Pair) -> Non
         assert weight.grad is not None and bool(weight.grad.abs().sum() > 0)
         qwen3.model.zero_grad(set_to_none=True)
         torch.testing.assert_close(out.logits.detach().cpu(), reference.logits.detach(), atol=1e-3, rtol=0)
-        assert {call.reason.split(" (")[0] for call in report.calls} == {"gradients are wanted"}
+        assert {call.reason.split(" (")[0] for call in attention(report.calls)} == {"gradients are wanted"}
         qwen3.model.train()
         try:
             with torch.no_grad():
@@ -37,9 +37,9 @@ def test_training_mode_and_gradients_run_the_original_layers(qwen3: Pair) -> Non
             qwen3.model.generate(prompt(4), max_new_tokens=2, do_sample=False)
         finally:
             qwen3.model.eval()
-        assert "the model is in training mode" in {call.reason for call in report.calls}
+        assert "the model is in training mode" in {call.reason for call in attention(report.calls)}
         assert "generate ran the plain way: the model is in training mode (1 x)" in report.notes
-        assert not any(call.is_kernel for call in report.calls)
+        assert not any(call.is_kernel for call in attention(report.calls))
 
 
 def test_a_model_cast_after_its_first_call() -> None:
@@ -50,7 +50,7 @@ def test_a_model_cast_after_its_first_call() -> None:
         both.model.to(torch.bfloat16)
         out = both.model.generate(ids, return_dict_in_generate=True, **GREEDY)
         assert out.past_key_values.layers[0].keys.dtype == torch.bfloat16
-        assert all(call.is_kernel for call in report.calls)
+        assert all(call.is_kernel for call in attention(report.calls))
 
 
 def test_rotary_frequencies_that_depend_on_the_length_run_the_plain_way() -> None:
@@ -90,7 +90,7 @@ def test_the_text_generation_pipeline() -> None:
         for text in texts:
             kwargs = {"max_new_tokens": 6, "do_sample": False, "return_full_text": False}
             assert got(text, **kwargs) == want(text, **kwargs)
-        assert not report.notes and all(call.is_kernel for call in report.calls)
+        assert not report.notes and all(call.is_kernel for call in attention(report.calls))
 
 
 def test_a_peft_wrapper_is_looked_into(qwen3: Pair) -> None:
@@ -105,6 +105,6 @@ def test_a_peft_wrapper_is_looked_into(qwen3: Pair) -> None:
     ids = prompt(17)
     want = wrapped.generate(input_ids=ids, **GREEDY)
     report = enable_tpu_kernels(model, prefill_chunk=64)
-    assert len(report.swapped) == 2
+    assert len(attention(report.swapped)) == 2
     assert torch.equal(model.generate(input_ids=ids, **GREEDY), want)
-    assert not report.notes and all(call.is_kernel for call in report.calls)
+    assert not report.notes and all(call.is_kernel for call in attention(report.calls))

@@ -19,7 +19,7 @@ from tpu_kernels.errors import SpecError
 from tpu_kernels.harness.coverage.architectures import load_architectures, right_in_plain_transformers
 from tpu_kernels.harness.coverage.check import check
 from tpu_kernels.harness.coverage.collect import PAGE, collect, page, select
-from tpu_kernels.harness.coverage.row import Row
+from tpu_kernels.harness.coverage.row import Outcome, Row
 from tpu_kernels.harness.coverage.run import run_all
 from tpu_kernels.harness.coverage.table import cells, summary
 
@@ -41,8 +41,8 @@ def test_shard_of_today_is_equal(name: str) -> None:
 def test_a_kernel_that_is_slightly_wrong_is_not_equal(tmp_path: Path) -> None:
     repository = copy_of_bundled(tmp_path)
     edit(repository, "op.py", *SPOILT)
-    row = check("llama", ARCHITECTURES["llama"], specs=[spoiled_spec(repository)])
-    assert row.kernel_ran and not row.equal and not row.padded and not row.right
+    row = check("llama", ARCHITECTURES["llama"], specs=[spoiled_spec(repository)], policies=["auto"])
+    assert row.kernel_ran() and not row.equal and not row.padded and not row.right
 
 
 def test_the_list_of_architectures() -> None:
@@ -89,7 +89,7 @@ def test_one_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     rows = collect(list(entries), file=file, rows_file=rows_file)
     assert [row.name for row in rows] == list(entries)
     assert "NoSuchConfig" in str(rows[0].error)
-    assert rows[1].right and rows[1].swapped == 2 and rows[1].padded is None
+    assert rows[1].right and rows[1].swapped["attention"] == 2 and rows[1].padded is None
     with rows_file.open("a") as stream:
         stream.write('{"name": "fine", "equ')  # a run that was killed while it wrote
     assert [row.name for row in collect(list(entries), file=file, rows_file=rows_file)] == list(entries)
@@ -97,7 +97,7 @@ def test_one_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert [line["name"] for line in lines] == ["raises", "fine", "raises"], (
         "a right row stays, an error is tried again"
     )
-    assert "flow" not in lines[0] and lines[0]["run"].startswith("tpu-kernels, specs []")
+    assert "flow" not in lines[0] and lines[0]["run"].startswith("tpu-kernels auto/always, specs []")
     with pytest.raises(SpecError):
         collect(["fine"], file=file, rows_file=rows_file, specs=["nowhere.yaml"])
 
@@ -111,29 +111,58 @@ def test_a_process_that_dies_is_a_row(tmp_path: Path) -> None:
 
 
 ROWS = [
-    Row(name="b", equal=True, padded=True, layers=2, swapped=2, ran=("decode: k", "prefill: sdpa (a | b)")),
-    Row(name="a", equal=True, padded=None, layers=3, swapped=0, kept={"why": 3}, notes=("plain way (2 x)",)),
+    Row(
+        name="b",
+        outcomes={
+            "auto": Outcome(equal=True, padded=True, ran=("attention, decode: k",)),
+            "always": Outcome(equal=True, padded=True, ran=("norm, decode: n", "norm, prefill: own code (a | b)")),
+        },
+        layers={"attention": 2, "norm": 3},
+        swapped={"attention": 2, "norm": 1},
+        kernels={"mlp/gated-mlp": 1},
+        kept={"norm": {"why not": 2}},
+    ),
+    Row(
+        name="a",
+        outcomes={"auto": Outcome(equal=True), "always": Outcome(equal=False, notes=("plain way (2 x)",))},
+        layers={"attention": 3},
+        kept={"attention": {"why": 3}},
+    ),
     Row(name="c", error="Boom: x\ny"),
 ]
 
 
 def test_table() -> None:
-    assert summary(ROWS) == "2 of 3 equal; attention ran by kernel in 1; left-padded batches equal in 1 of 1."
-    assert cells(ROWS[1]) == ("a", "0 of 3", "yes", "-", "3 kept: why; plain way")
-    assert cells(ROWS[2])[2:] == ("NO", "-", "Boom: x")
+    assert summary(ROWS) == (
+        "2 of 3 equal (auto); 1 of 3 equal (always); left-padded batches equal in 1 of 1."
+        " Architectures: attention ran by kernel in 1, norm swapped in 1, mlp swapped in 0, experts swapped in 0,"
+        " rotary swapped in 0, gated MLPs in 1, two-layer MLPs in 0."
+    )
+    assert cells(ROWS[0])[:6] == ("b", "yes", "yes", "yes", "2 of 2", "1 of 3")
+    assert cells(ROWS[0])[-1] == "norm: 2 kept: why not; norm, prefill: own code (a | b)"
+    assert cells(ROWS[1]) == ("a", "yes", "NO", "-", "0 of 3", "-", "-", "-", "-", "attention: 3 kept: why; plain way")
+    assert cells(ROWS[2])[1:4] == ("NO", "NO", "-") and cells(ROWS[2])[-1] == "Boom: x"
+    assert [row.right for row in ROWS] == [True, False, False]
     text = page(ROWS, "tpu-kernels coverage --all")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| a", "| b", "| c"]
-    assert "prefill: sdpa (a \\| b)" in text
+    assert "own code (a \\| b)" in text
 
 
 def test_the_committed_page_is_of_every_architecture_and_right() -> None:
     text = PAGE.read_text()
-    names = re.findall(r"^\| ([\w-]+) \| \d+ of \d+ \| (yes|NO) \| (yes|NO|-) \|", text, re.MULTILINE)
-    assert [name for name, *_ in names] == sorted(select([], None, True))
-    assert all(equal == "yes" for _, equal, _ in names)
-    padded = {name for name, _, answer in names if answer == "yes"}
+    rows = re.findall(r"^\| ([\w-]+) \| (yes|NO) \| (yes|NO) \| (yes|NO|-) \|", text, re.MULTILINE)
+    assert [name for name, *_ in rows] == sorted(select([], None, True))
+    assert all(auto == always == "yes" for _, auto, always, _ in rows)
+    padded = {name for name, _, _, answer in rows if answer == "yes"}
     assert padded == {name for name in select([], None, True) if ARCHITECTURES[name].static_cache_left_padded}
-    swapped = re.search(r"ran by kernel in (\d+);", text)
-    assert swapped is not None and int(swapped[1]) >= 110
+    least = {
+        r"attention ran by kernel in (\d+)": 110,
+        r"norm swapped in (\d+)": 110,
+        r"gated MLPs in (\d+)": 90,
+        r"experts swapped in (\d+)": 40,
+    }
+    for words, count in least.items():
+        found = re.search(words, text)
+        assert found is not None and int(found[1]) >= count, words
     assert torch.__version__.split("+")[0] in text

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tpu_kernels.errors import SpecError
+from tpu_kernels.ops.activations import ACTIVATIONS
 from tpu_kernels.specs import (
     BundledSource,
     Dimension,
@@ -16,6 +17,7 @@ from tpu_kernels.specs import (
     PathSource,
     Requires,
 )
+from tpu_kernels.specs.vocabulary import FEATURES
 
 
 def a_spec(**changes: Any) -> KernelSpec:
@@ -165,3 +167,8 @@ def test_tuning_of_a_generation_overlays_the_default() -> None:
     assert spec.tuning("v6e") == {"block_k": 512, "buffers": 3}
     assert spec.tuning("tpu7x") == {"block_k": 1024, "buffers": 3}
     assert a_spec().tuning("v6e") == {}
+
+
+def test_every_activation_has_a_word_in_specs() -> None:
+    for op in ("mlp", "experts"):
+        assert set(ACTIVATIONS) <= set(FEATURES[op])

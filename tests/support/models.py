@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from tpu_kernels.harness.weights import biting_weights_
+
+T = TypeVar("T")
 
 TINY = {
     "vocab_size": 128,
@@ -84,3 +88,8 @@ def generate_reference(model: PreTrainedModel, ids: torch.Tensor, new: int) -> t
         disable_compile=True,
     )
     return out.sequences, torch.stack(out.logits, dim=1)
+
+
+def attention(entries: Iterable[T]) -> list[T]:
+    """Those of a report's or a plan's entries, or of a report's calls, that are about attention layers."""
+    return [entry for entry in entries if entry.op == "attention"]  # type: ignore[attr-defined]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal
 
-import torch
 from transformers import PreTrainedModel
 
 from tpu_kernels._logging import logger
@@ -24,18 +24,21 @@ from tpu_kernels.errors import (
     explain,
 )
 from tpu_kernels.plan import (
+    POLICIES,
+    Layer,
     PlanEntry,
     Policy,
     SwapPlan,
-    attention_layers,
-    plan_tpu_kernels,
+    plan_model,
     rejection_message,
     unwrap,
 )
-from tpu_kernels.runtime.attention import LAYER_ATTRIBUTE, register_interfaces
+from tpu_kernels.runtime.attention import register_interfaces
 from tpu_kernels.runtime.bridge import announce_backend, current_chip
-from tpu_kernels.runtime.dispatch import LayerDispatch
+from tpu_kernels.runtime.dispatch import LAYER_ATTRIBUTE, LayerDispatch
 from tpu_kernels.runtime.hub import LoadedKernel, load_kernel
+from tpu_kernels.runtime.modules import OWN_CODE, module_forward
+from tpu_kernels.runtime.rotary import RotaryForward
 from tpu_kernels.runtime.stack import check_stack
 from tpu_kernels.specs import KernelSpec
 
@@ -60,9 +63,9 @@ def _check_on_tpu(model: PreTrainedModel) -> None:
     )
 
 
-def _refuse_rejected(plan: SwapPlan) -> None:
+def _refuse_rejected(plan: SwapPlan, policy: Policy) -> None:
     for entry in plan.kept:
-        if entry.obstacle is not None:
+        if entry.obstacle is not None and (entry.op == "attention" or policy == "always"):
             raise KernelRejectedError(
                 explain(
                     f"No kernel can replace `{entry.path}` ({entry.facts.class_name}).",
@@ -91,44 +94,55 @@ def _load_kernels(plan: SwapPlan, on_reject: OnReject) -> tuple[dict[str, Loaded
     return loaded, failed
 
 
-def _fallback(session: Session, module: torch.nn.Module, kernel: LoadedKernel | None) -> str:
+def _attention_fallback(session: Session, module: Any, kernel: LoadedKernel | None) -> str:
     """What runs where the kernel does not: the spec's wish, else what the model ran before."""
     before = session.configs.before(module.config) or "eager"
     wish = kernel.spec.fallback if kernel is not None else "auto"
-    return before if wish == "auto" else wish
+    return str(before) if wish == "auto" else wish
 
 
 def _swap(
-    session: Session, plan: SwapPlan, loaded: dict[str, LoadedKernel], failed: dict[str, str]
+    session: Session,
+    plan: SwapPlan,
+    layers: Sequence[Layer],
+    loaded: dict[str, LoadedKernel],
+    failed: dict[str, str],
 ) -> tuple[ReportEntry, ...]:
-    """Give every candidate layer its dispatch. Only here, and in the hooks, is the model changed."""
-    model = session.model
-    by_path: dict[str, PlanEntry] = {entry.path: entry for entry in plan.entries}
-    layers = list(attention_layers(model))
-    if any(layer.obstacle is None for layer in layers):
-        session.configs.install(model, session.journal)
+    """Give the layers their dispatch. Only here, and in the hooks, is the model changed.
+
+    An attention layer without a kernel gets one too, since its fallback expands our masks; any other is left alone.
+    """
+    if any(layer.op == "attention" and layer.obstacle is None for layer in layers):
+        session.configs.install(session.model, session.journal)
     entries = []
-    for layer in layers:
-        entry = by_path[layer.path]
-        if layer.obstacle is not None:
-            entries.append(_report_entry(entry, None, entry.reason))
-            continue
+    for layer, entry in zip(layers, plan.entries, strict=True):
         kernel = loaded.get(entry.kernel.name) if entry.kernel else None
         reason = failed.get(entry.kernel.name, entry.reason) if entry.kernel else entry.reason
-        tuning = kernel.spec.tuning(plan.generation) if kernel else {}
+        entries.append(_report_entry(entry, kernel, reason))
+        attention = layer.op == "attention"
+        if layer.obstacle is not None or (kernel is None and not attention):
+            continue
         dispatch = LayerDispatch(
             layer.path,
+            layer.op,
             kernel,
             reason,
-            fallback=_fallback(session, layer.module, kernel),
+            fallback=_attention_fallback(session, layer.module, kernel) if attention else OWN_CODE,
             generation=plan.generation,
-            tuning=tuning,
             log=session.log,
+            only_where_preferred=session.settings.policy == "auto",
+            facts=layer.facts,
+            binding=layer.binding,
         )
         dispatch.on_failure = EagerFailure(session)
         session.layers.append(dispatch)
+        if layer.rotary is not None:
+            forward = RotaryForward(layer.module, layer.rotary, dispatch)
+            session.journal.set_attribute(layer.module, "forward", forward)
+            continue
         session.journal.set_attribute(layer.module, LAYER_ATTRIBUTE, dispatch)
-        entries.append(_report_entry(entry, kernel, reason))
+        if not attention:
+            session.journal.set_attribute(layer.module, "forward", MethodType(module_forward, layer.module))
     return tuple(entries)
 
 
@@ -176,8 +190,10 @@ def enable_tpu_kernels(
         raise ValueError(f"max_cache_len must be at least 1, got {max_cache_len}")
     if prefill_chunk is not None:
         check_chunk(prefill_chunk)
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     inner = unwrap(model)
-    settings = Settings(max_cache_len, prefill_chunk, on_reject, check)
+    settings = Settings(max_cache_len, prefill_chunk, on_reject, check, policy)
     session = session_of(inner)
     if session is not None and session.report is not None:
         if session.settings != settings or specs or include is not None or exclude is not None:
@@ -194,22 +210,22 @@ def enable_tpu_kernels(
     generation = chip.name if chip else None
     if generation is None:
         logger.warning("the generation of this TPU is not known: kernels take their default block sizes")
-    plan = plan_tpu_kernels(inner, specs, include=include, exclude=exclude, policy=policy, generation=generation)
+    plan, layers = plan_model(inner, specs, include=include, exclude=exclude, policy=policy, generation=generation)
     if not plan.entries:
         raise NoMatchError(
             explain(
                 f"no layer of {type(inner).__name__} matches any kernel spec.",
-                needs="a model whose attention goes through transformers' attention interface",
+                needs="a model with attention, norm, MLP or experts layers",
                 next_step="see `tpu-kernels specs` for what the registry holds.",
             )
         )
     if on_reject == "error":
-        _refuse_rejected(plan)
+        _refuse_rejected(plan, policy)
     loaded, failed = _load_kernels(plan, on_reject)
     register_interfaces()
     session = Session(inner, settings, generation)
     try:
-        session.entries = _swap(session, plan, loaded, failed)
+        session.entries = _swap(session, plan, layers, loaded, failed)
         GenerationHooks(session).install()
         session.journal.set_attribute(inner, SESSION_ATTRIBUTE, session)
     except BaseException:

@@ -34,6 +34,7 @@ class ReportEntry:
 class CallEntry:
     """What a layer ran in one phase: `chosen` is a kernel's name, or the fallback's, taken for `reason`.
 
+    `left_to_xla` says that the kernel would be right but is not known to win such a call, which policy "auto" heeds.
     `steps` counts the forwards that went through it: every eager one, and every run of the graphs that `generate`
     compiled. A graph that somebody else traced shows 0.
     """
@@ -45,10 +46,20 @@ class CallEntry:
     reason: str
     is_kernel: bool
     steps: int
+    left_to_xla: bool = False
 
 
 def _call_entry(decision: Decision, op: str, steps: int) -> CallEntry:
-    return CallEntry(decision.path, op, decision.phase, decision.chosen, decision.reason, decision.is_kernel, steps)
+    return CallEntry(
+        decision.path,
+        op,
+        decision.phase,
+        decision.chosen,
+        decision.reason,
+        decision.is_kernel,
+        steps,
+        decision.left_to_xla,
+    )
 
 
 class EnableReport:
@@ -157,11 +168,22 @@ class EnableReport:
             )
             for entry in self.entries
         ]
+        ops = Counter(entry.op for entry in self.swapped)
         title = f"tpu-kernels: {len(self.swapped)} of {len(self.entries)} layers swapped"
+        title += f" ({', '.join(f'{op} {count}' for op, count in ops.items())})" if ops else ""
         parts = [render_rows(title, ("layer", "op", "kernel", "loaded from / why not"), rows)]
-        calls = [(call.path, call.phase, call.chosen, str(call.steps), call.reason or "covered") for call in self.calls]
+        calls = [
+            (call.path, call.phase, call.chosen, str(call.steps), call.reason or "covered")
+            for call in self.calls
+            if not call.left_to_xla
+        ]
         if calls:
             parts.append(render_rows("calls", ("layer", "phase", "ran", "steps", "why"), calls))
+        left = {(call.op, call.reason, call.path) for call in self.calls if call.left_to_xla}
+        parts += [
+            f"left to XLA: {count} {op} layers: {reason}"
+            for (op, reason), count in sorted(Counter((op, reason) for op, reason, _ in left).items())
+        ]
         parts += [
             f"programs: {count} for batch {batch}, cache {length}"
             for (batch, length), count in self.programs_per_bucket.items()

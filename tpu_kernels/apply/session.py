@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from tpu_kernels.apply.journal import Journal
 from tpu_kernels.apply.own_config import OwnConfigs
 from tpu_kernels.apply.report import EnableReport, ReportEntry
+from tpu_kernels.plan import Policy
 from tpu_kernels.runtime.dispatch import CallLog, LayerDispatch
 
 SESSION_ATTRIBUTE = "_tpu_kernels_session"
@@ -25,6 +26,7 @@ class Settings:
     prefill_chunk: int | None = None
     on_reject: Literal["fallback", "error"] = "fallback"
     check: bool = False
+    policy: Policy = "auto"
 
 
 class SessionLock:

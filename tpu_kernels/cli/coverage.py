@@ -20,6 +20,9 @@ def coverage(
     flow: Annotated[
         Literal["tpu-kernels", "plain"], typer.Option(help="An enabled model, or transformers' own static cache.")
     ] = "tpu-kernels",
+    policy: Annotated[
+        Literal["auto", "always", "both"], typer.Option(help="Of enable_tpu_kernels: what runs by kernel.")
+    ] = "both",
     spec: Annotated[
         list[str] | None, typer.Option("--spec", help="Further spec file or folder, preferred; may be repeated.")
     ] = None,
@@ -44,7 +47,7 @@ def coverage(
         selected = select(names or [], shard, every, architectures)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if output is None and every and flow == "tpu-kernels" and not spec and architectures is None:
+    if output is None and every and flow == "tpu-kernels" and policy == "both" and not spec and architectures is None:
         output = PAGE
     if output is not None and not output.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {output.parent}", param_hint="--output")
@@ -55,6 +58,7 @@ def coverage(
             file=architectures,
             flow=flow,
             specs=spec or (),
+            policies=("auto", "always") if policy == "both" else (policy,),
             rows_file=rows,
             processes=processes,
             progress=progress,

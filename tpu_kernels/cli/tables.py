@@ -65,7 +65,7 @@ def print_coverage(total: int, run: Callable[[Callable[[Row], None]], list[Row]]
         def show(row: Row) -> None:
             bar.advance(task)
             name, *values = cells(row)
-            text = "  ".join(f"{column} {value}" for column, value in zip(COLUMNS[1:4], values, strict=False))
+            text = "  ".join(f"{column} {value}" for column, value in zip(COLUMNS[1:-1], values, strict=False))
             style = "green" if row.right else "bold red"
             console.print(Text.assemble((name, style), f"  {text}  {values[-1]}"), soft_wrap=True)
 

@@ -14,7 +14,7 @@ class OpCase(Protocol):
 
     @property
     def name(self) -> str:
-        """`MODEL/PHASE`, for example `qwen3-8b/decode`."""
+        """`MODEL/PHASE`, with `decode` or `prefill` for the phase."""
 
     @property
     def model(self) -> str:

@@ -1,10 +1,13 @@
 """Planning: which kernel fits which layer of a model. Pure: nothing here changes a model."""
 
+from tpu_kernels.plan.layer import Layer
+from tpu_kernels.plan.layers import candidate_layers
 from tpu_kernels.plan.match import LayerFacts, Rejection, rejection_message, rejections
-from tpu_kernels.plan.model_view import Layer, attention_layers, resolve_model, unwrap
-from tpu_kernels.plan.swap_plan import PlanEntry, Policy, SwapPlan, plan_layers, plan_tpu_kernels
+from tpu_kernels.plan.model_view import attention_layers, resolve_model, unwrap
+from tpu_kernels.plan.swap_plan import POLICIES, PlanEntry, Policy, SwapPlan, plan_layers, plan_model, plan_tpu_kernels
 
 __all__ = [
+    "POLICIES",
     "Layer",
     "LayerFacts",
     "PlanEntry",
@@ -12,7 +15,9 @@ __all__ = [
     "Rejection",
     "SwapPlan",
     "attention_layers",
+    "candidate_layers",
     "plan_layers",
+    "plan_model",
     "plan_tpu_kernels",
     "rejection_message",
     "rejections",

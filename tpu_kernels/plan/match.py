@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from tpu_kernels.errors import explain
 from tpu_kernels.specs import KernelSpec
+from tpu_kernels.specs.parts import Preference
+from tpu_kernels.specs.vocabulary import Mode
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,43 @@ def rejections(spec: KernelSpec, facts: LayerFacts, generation: str | None = Non
     if generation is not None and requires.generations is not None and generation not in requires.generations:
         reject("requires.generations", f"a TPU of {', '.join(requires.generations)}", generation)
     return tuple(found)
+
+
+def not_preferred(
+    spec: KernelSpec, facts: LayerFacts, generation: str | None = None, mode: Mode | None = None
+) -> str | None:
+    """Why the kernel is not known to win a call with these facts, or None if it is, or if it may be.
+
+    A fact that is missing (the number of tokens and the mode, before there is a call) counts as the best.
+    """
+    if spec.prefer is None or any(_may_hold(preference, facts, generation, mode) for preference in spec.prefer):
+        return None
+    return f"{spec.name} wins with {preferred_calls(spec)} alone ({spec.cite('prefer')})"
+
+
+def preferred_calls(spec: KernelSpec) -> str:
+    """What `prefer` of a spec says, in words."""
+    return " or ".join(_in_words(preference) for preference in spec.prefer or ()) or "policy='always'"
+
+
+def _may_hold(preference: Preference, facts: LayerFacts, generation: str | None, mode: Mode | None) -> bool:
+    def unmet() -> bool:
+        bounds = preference.dimensions().items()
+        return any(size in facts.sizes and any(bound.unmet(size, facts.sizes[size])) for size, bound in bounds)
+
+    return (
+        (preference.mode is None or mode is None or mode == preference.mode)
+        and (preference.dtypes is None or facts.dtype is None or facts.dtype in preference.dtypes)
+        and (preference.generations is None or generation is None or generation in preference.generations)
+        and not unmet()
+    )
+
+
+def _in_words(preference: Preference) -> str:
+    words: list[str] = [] if preference.mode is None else [preference.mode]
+    words += [", ".join(names) for names in (preference.dtypes, preference.generations) if names]
+    words += [bound.describe(size) for size, bound in preference.dimensions().items()]
+    return " and ".join(words)
 
 
 def rejection_message(path: str, class_name: str, rejected: tuple[Rejection, ...], generation: str | None) -> str:

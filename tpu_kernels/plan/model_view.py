@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from tpu_kernels.errors import ModelStructureError, explain
 from tpu_kernels.plan.attention_facts import attention_facts
 from tpu_kernels.plan.implementation_name import depends_on_name
+from tpu_kernels.plan.layer import Layer
 from tpu_kernels.plan.match import LayerFacts
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One candidate: where it is, what kind of layer it is, and what is known of it.
-
-    `obstacle` says why no kernel whatsoever can take its place, or is None.
-    """
-
-    path: str
-    op: str
-    module: torch.nn.Module
-    facts: LayerFacts
-    obstacle: str | None = None
 
 
 @lru_cache(maxsize=1024)

@@ -8,8 +8,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from tpu_kernels.plan.match import LayerFacts, Rejection, rejections
-from tpu_kernels.plan.model_view import Layer, attention_layers, resolve_model
+from transformers import PreTrainedModel
+
+from tpu_kernels.plan.layer import Layer
+from tpu_kernels.plan.layers import candidate_layers
+from tpu_kernels.plan.match import LayerFacts, Rejection, not_preferred, preferred_calls, rejections
+from tpu_kernels.plan.model_view import resolve_model
 from tpu_kernels.plan.table import render_rows
 from tpu_kernels.registry import Registry, load_registry
 from tpu_kernels.specs import KernelSpec
@@ -74,14 +78,21 @@ def _selected(path: str, include: Sequence[str] | None, exclude: Sequence[str] |
     return None
 
 
-def choose(layer: Layer, specs: Iterable[KernelSpec], generation: str | None) -> PlanEntry:
-    """The first spec, in registry order, whose requirements the layer meets."""
+def choose(layer: Layer, specs: Iterable[KernelSpec], generation: str | None, policy: Policy = "auto") -> PlanEntry:
+    """The first spec, in registry order, whose requirements the layer meets; with policy "auto" the first of those
+    that may win some call of it."""
     rejected: list[Rejection] = []
+    losing: list[str] = []
     for spec in specs:
         found = rejections(spec, layer.facts, generation)
-        if not found:
-            return PlanEntry(layer.path, layer.op, layer.facts, spec, f"meets {spec.origin}")
+        against = not_preferred(spec, layer.facts, generation) if policy == "auto" and not found else None
+        if not found and against is None:
+            where = f", for calls with {preferred_calls(spec)}" if policy == "auto" and spec.prefer else ""
+            return PlanEntry(layer.path, layer.op, layer.facts, spec, f"meets {spec.origin}{where}")
         rejected.extend(found)
+        losing.extend([against] if against is not None else [])
+    if losing:
+        return PlanEntry(layer.path, layer.op, layer.facts, None, "; ".join(losing))
     reason = "; ".join(str(rejection) for rejection in rejected) or f"no spec for {layer.op} layers"
     return PlanEntry(layer.path, layer.op, layer.facts, None, reason, tuple(rejected))
 
@@ -93,6 +104,7 @@ def plan_layers(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     generation: str | None = None,
+    policy: Policy = "auto",
 ) -> tuple[PlanEntry, ...]:
     """A plan entry for every layer, in order."""
     entries = []
@@ -103,7 +115,7 @@ def plan_layers(
         elif layer.obstacle is not None:
             entries.append(PlanEntry(layer.path, layer.op, layer.facts, None, layer.obstacle, obstacle=layer.obstacle))
         else:
-            entries.append(choose(layer, registry.for_op(layer.op), generation))
+            entries.append(choose(layer, registry.for_op(layer.op), generation, policy))
     return tuple(entries)
 
 
@@ -130,7 +142,21 @@ def plan_tpu_kernels(
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    model = resolve_model(model_or_config)
+    return plan_model(
+        resolve_model(model_or_config),
+        specs,
+        include=include,
+        exclude=exclude,
+        policy=policy,
+        generation=generation,
+    )[0]
+
+
+def plan_model(
+    model: PreTrainedModel, specs: Sequence[str | Path | KernelSpec] | None = None, **options: Any
+) -> tuple[SwapPlan, tuple[Layer, ...]]:
+    """The same for a model, with the layers that the plan's entries are about, in their order."""
     registry = load_registry(specs)
-    entries = plan_layers(attention_layers(model), registry, include=include, exclude=exclude, generation=generation)
-    return SwapPlan(type(model).__name__, entries, generation)
+    layers = tuple(candidate_layers(model))
+    plan = SwapPlan(type(model).__name__, plan_layers(layers, registry, **options), options.get("generation"))
+    return plan, layers

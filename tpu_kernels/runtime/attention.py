@@ -10,13 +10,11 @@ import torch
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from tpu_kernels.runtime.dispatch import LayerDispatch
+from tpu_kernels.runtime.dispatch import LAYER_ATTRIBUTE, LayerDispatch
 from tpu_kernels.runtime.masks import expand_bounds, interval_mask, is_bounds
 
 IMPLEMENTATION = "tpu_pallas"
 """Our name in transformers' interfaces. It avoids `sdpa`, `flash` and `flex`, on which transformers matches."""
-
-LAYER_ATTRIBUTE = "_tpu_kernels_layer"
 
 _KNOWN_ARGUMENTS = frozenset(
     {"scaling", "dropout", "softcap", "s_aux", "sliding_window", "is_causal", "position_ids", "use_cache"}
@@ -164,6 +162,7 @@ def attention_forward(
         tuple(features),
         _obstacle(module, query, attention_mask, float(kwargs.get("dropout") or 0.0), extra),
         fallback,
+        "decode" if query.shape[2] == 1 else "prefill",
         torch.compiler.is_dynamo_compiling(),
     )
     if not use_kernel:

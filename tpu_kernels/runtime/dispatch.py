@@ -16,19 +16,26 @@ from typing import Any
 
 import torch
 
-from tpu_kernels.plan.match import LayerFacts, rejections
+from tpu_kernels.plan.binding import Binding
+from tpu_kernels.plan.match import LayerFacts, not_preferred, rejections
 from tpu_kernels.runtime.hub import LoadedKernel
+from tpu_kernels.specs.vocabulary import Mode
+
+LAYER_ATTRIBUTE = "_tpu_kernels_layer"
+"""Of an enabled module: its LayerDispatch."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a layer's call runs: a kernel (its spec's name), or `sdpa`/`eager`/another implementation, and why."""
+    """What a layer's call runs: a kernel (its spec's name), or what the fallback is called, and why."""
 
     path: str
     phase: str
     chosen: str
     reason: str
     is_kernel: bool
+    left_to_xla: bool = False
+    """The kernel would be right, but is not known to win this call."""
 
 
 @dataclass
@@ -74,6 +81,16 @@ class CallLog:
         self.foreign: dict[Decision, int] = {}
         self.programs: list[Program] = []
         self.proven: set[tuple[Any, ...]] = set()
+        self._paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Calls inside do not count: nobody asked for them but ourselves."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CallLog:
         """The log of a copied model starts empty: the calls were the original's."""
@@ -81,6 +98,8 @@ class CallLog:
         return copied
 
     def note(self, decision: Decision, *, tracing: bool) -> None:
+        if self._paused:
+            return
         if not tracing:
             self.eager[decision] = self.eager.get(decision, 0) + 1
             return
@@ -108,26 +127,37 @@ class CallLog:
 
 
 class LayerDispatch:
-    """What our attention function knows of one layer: its path, its kernel (or why it has none), its fallback."""
+    """What is known of one enabled layer when it is called: its path, its kernel (or why it has none), its fallback.
+
+    `binding` says how the call of a module becomes the kernel's, and `facts` what the plan knew of it; attention needs
+    neither. With `only_where_preferred` the kernel takes the calls that its spec says it wins.
+    """
 
     def __init__(
         self,
         path: str,
+        op: str,
         kernel: LoadedKernel | None,
         reason: str,
         *,
         fallback: str,
         generation: str | None,
-        tuning: dict[str, int],
         log: CallLog,
+        only_where_preferred: bool = True,
+        facts: LayerFacts | None = None,
+        binding: Binding | None = None,
     ) -> None:
         self.path = path
+        self.op = op
         self.kernel = kernel
         self.reason = reason
         self.fallback = fallback
         self.generation = generation
-        self.tuning = tuning
+        self.tuning = kernel.spec.tuning(generation) if kernel is not None else {}
         self.log = log
+        self.only_where_preferred = only_where_preferred
+        self.facts = facts
+        self.binding = binding
         self.on_failure: Callable[[LayerDispatch, Exception], bool] | None = None
         self._retired: LoadedKernel | None = None
         self._last: Decision | None = None
@@ -159,6 +189,12 @@ class LayerDispatch:
         found = rejections(self.kernel.spec, facts, self.generation)
         return "; ".join(str(rejection) for rejection in found) or None
 
+    def _losing(self, facts: LayerFacts, mode: Mode) -> str | None:
+        """Why the kernel should not take a call that it could, or None."""
+        if self.kernel is None or not self.only_where_preferred:
+            return None
+        return not_preferred(self.kernel.spec, facts, self.generation, mode)
+
     @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
     def decide(
         self,
@@ -168,16 +204,20 @@ class LayerDispatch:
         features: tuple[str, ...],
         obstacle: str | None,
         fallback: str,
+        phase: str,
         tracing: bool,
     ) -> bool:
         """Whether the call goes to the kernel; the decision is logged."""
         facts = LayerFacts(class_name, dtype, dict(sizes), frozenset(features))
         against = self._against(facts, obstacle)
-        phase = "decode" if facts.sizes.get("query_length") == 1 else "prefill"
-        if against is None and self.kernel is not None:
+        losing = self._losing(facts, "compiled" if tracing else "eager") if against is None else None
+        program = _tracing_program.get() if tracing else None
+        if program is not None:
+            phase = "decode" if program.tokens == 1 else "prefill"
+        if against is None and losing is None and self.kernel is not None:
             decision = Decision(self.path, phase, self.kernel.spec.name, "", True)
         else:
-            decision = Decision(self.path, phase, fallback, against or "", False)
+            decision = Decision(self.path, phase, fallback, against or losing or "", False, losing is not None)
         self.log.note(decision, tracing=tracing)
         self._last = decision
         return decision.is_kernel
@@ -202,7 +242,8 @@ class LayerDispatch:
 
         Eager programs are compiled and run later, so the first call of its kind is waited for.
         """
-        kind = self.path, *((arg.dtype, arg.shape) for arg in args if isinstance(arg, torch.Tensor))
+        tensors = tuple((arg.dtype, arg.shape) for arg in args if isinstance(arg, torch.Tensor))
+        kind = self.kernel and self.kernel.spec.name, tensors, tuple(sorted(kwargs.items()))
         try:
             output = self.call_kernel(*args, **kwargs)
             if kind not in self.log.proven:

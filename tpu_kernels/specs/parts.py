@@ -163,6 +163,18 @@ class Dimension(Section):
         if self.multiple_of is not None and value % self.multiple_of:
             yield "multiple_of", f"{size} % {self.multiple_of} == 0"
 
+    def describe(self, size: str) -> str:
+        """The bounds as text.
+
+        >>> Dimension(min=2, max=8).describe("tokens")
+        'tokens >= 2 and tokens <= 8'
+        """
+        bounds = ((">=", self.min), ("<=", self.max))
+        words = [f"{size} {sign} {bound}" for sign, bound in bounds if bound is not None]
+        if self.multiple_of is not None:
+            words.append(f"{size} % {self.multiple_of} == 0")
+        return " and ".join(words)
+
 
 class Match(Section):
     """Which modules the kernel is meant for, before any requirement is looked at.

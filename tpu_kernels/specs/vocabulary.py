@@ -18,13 +18,21 @@ _ACTIVATIONS: Final = (
     "silu",
     "gelu",
     "gelu_tanh",
+    "gelu_10",
+    "quick_gelu",
     "relu",
     "relu2",
-    "quick_gelu",
+    "relu6",
+    "leaky_relu",
     "sigmoid",
     "tanh",
+    "hardswish",
+    "mish",
+    "laplace",
+    "sqrtsoftplus",
     "identity",
 )
+"""Those of `ops.activations`, which needs torch."""
 
 FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (

@@ -70,7 +70,7 @@ class GenerationHooks:
         session = self.session
         made_for = (session.model.dtype, session.model.device, layers_in_use(session.model))
         if session.layer_shapes is None or session.layer_shapes[0] != made_for:
-            with session.configs.original_attention():
+            with session.configs.original_attention(), session.log.paused():
                 session.layer_shapes = made_for, probe_cache_shapes(session.model)
         shapes: CacheShapes = session.layer_shapes[1]
         return shapes
@@ -90,8 +90,8 @@ class GenerationHooks:
                 return self.original["generate"](*args, **kwargs)
 
     def _plain_reason(self, arguments: dict[str, Any]) -> str | None:
-        if not self.session.layers:
-            return "no layer of it can be swapped"
+        if not any(layer.op == "attention" for layer in self.session.layers):
+            return "no attention layer of it can be swapped"
         if self.batching.at_work:
             return "a manager of continuous batching is at work"
         reason = plain_reason(self.session.model, arguments) or self._shapes().obstacle

@@ -15,9 +15,10 @@ from tpu_kernels.apply import enable_tpu_kernels
 from tpu_kernels.apply.report import EnableReport
 from tpu_kernels.errors import NoMatchError
 from tpu_kernels.harness.coverage.architectures import Architecture
-from tpu_kernels.harness.coverage.row import TOLERANCE, Row
+from tpu_kernels.harness.coverage.row import TOLERANCE, Outcome, Row
 from tpu_kernels.harness.weights import biting_weights_
 from tpu_kernels.lab.programs.requests import Flow
+from tpu_kernels.plan import POLICIES, Policy
 from tpu_kernels.specs import KernelSpec
 
 LENGTHS = (11, 11, 5)
@@ -29,17 +30,19 @@ CHUNK = 8
 
 
 def check(
-    name: str, architecture: Architecture, flow: Flow = "tpu-kernels", specs: Sequence[str | Path | KernelSpec] = ()
+    name: str,
+    architecture: Architecture,
+    flow: Flow = "tpu-kernels",
+    specs: Sequence[str | Path | KernelSpec] = (),
+    policies: Sequence[Policy] = POLICIES,
 ) -> Row:
     """Generate greedily with the architecture and compare tokens and logits with the reference.
 
     The reference is plain transformers on the CPU: float32, eager attention, no static cache, no compilation, each
-    prompt alone. `flow` is an enabled model, or "plain": transformers' own static-cache generation on the TPU, for one
-    prompt. `specs` are kernel specs to prefer to the bundled ones.
+    prompt alone. `flow` is an enabled model, under each of `policies` in turn, or "plain": transformers' own
+    static-cache generation on the TPU, for one prompt. `specs` are kernel specs to prefer to the bundled ones.
     """
     started = time.monotonic()
-    # transformers compiles one function for all models; after eight of them it would run eagerly.
-    torch.compiler.reset()
     torch.manual_seed(0)
     reference = biting_weights_(architecture.build("eager"))
     model = architecture.build()
@@ -48,30 +51,52 @@ def check(
     vocabulary = reference.config.get_text_config().vocab_size
     prompts = [torch.randint(3, vocabulary, (length,)) for length in LENGTHS]
     expected = [_generate(reference, [prompt], disable_compile=True) for prompt in prompts]
+    # transformers compiles one function for all models; after eight of them it would run eagerly.
+    torch.compiler.reset()
     if flow == "plain":
         got = _generate(model, prompts[:1], cache_implementation="static", device=model.device)
         difference = _difference(got, expected[:1])
-        return Row(name=name, equal=difference < TOLERANCE, logits=difference, seconds=_since(started))
-    try:
-        report = enable_tpu_kernels(model, specs, prefill_chunk=CHUNK)
-    except NoMatchError:
-        report = EnableReport(None, (), "it has no attention layer: the model is as it was")
+        outcome = Outcome(equal=difference < TOLERANCE, logits=difference)
+        return Row(name=name, outcomes={"plain": outcome}, seconds=_since(started))
+    outcomes: dict[str, Outcome] = {}
+    counts: dict[str, Any] = {}
+    for policy in policies:
+        torch.compiler.reset()
+        try:
+            report = enable_tpu_kernels(model, specs, prefill_chunk=CHUNK, policy=policy)
+        except NoMatchError:
+            report = EnableReport(None, (), "it has no layer that a kernel could replace: the model is as it was")
+        with report:
+            outcomes[policy] = _outcome(report, model, prompts, expected, architecture.static_cache_left_padded)
+        if policy == "always" or not counts:
+            counts = _counts(report)
+    return Row(name=name, outcomes=outcomes, seconds=_since(started), **counts)
+
+
+def _outcome(report: EnableReport, model: Any, prompts: Any, expected: Any, with_padding: bool) -> Outcome:
     difference = _difference(_generate(model, prompts[:2]), expected[:2])
     padded = None
-    if architecture.static_cache_left_padded:  # the same graphs run again
+    if with_padding:  # the same graphs run again
         padded = _difference(_generate(model, prompts[::2]), expected[::2])
-    return Row(
-        name=name,
+    return Outcome(
         equal=difference < TOLERANCE,
         padded=None if padded is None else padded < TOLERANCE,
         logits=max(difference, padded or 0.0),
-        layers=len(report.entries),
-        swapped=len(report.swapped),
-        kept=dict(Counter(entry.reason for entry in report.kept)),
         ran=_what_ran(report),
         notes=report.notes,
-        seconds=_since(started),
     )
+
+
+def _counts(report: EnableReport) -> dict[str, Any]:
+    kept: dict[str, Counter[str]] = {}
+    for entry in report.kept:
+        kept.setdefault(entry.op, Counter())[entry.reason] += 1
+    return {
+        "layers": dict(Counter(entry.op for entry in report.entries)),
+        "swapped": dict(Counter(entry.op for entry in report.swapped)),
+        "kernels": dict(Counter(str(entry.kernel) for entry in report.swapped)),
+        "kept": {op: dict(reasons) for op, reasons in kept.items()},
+    }
 
 
 def _since(started: float) -> float:
@@ -79,7 +104,7 @@ def _since(started: float) -> float:
 
 
 def _what_ran(report: EnableReport) -> tuple[str, ...]:
-    ran = {f"{call.phase}: {call.chosen}" + f" ({call.reason})" * bool(call.reason) for call in report.calls}
+    ran = {f"{call.op}, {call.phase}: {call.chosen}" + f" ({call.reason})" * bool(call.reason) for call in report.calls}
     return tuple(sorted(ran))
 
 

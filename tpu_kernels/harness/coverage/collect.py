@@ -19,6 +19,7 @@ from tpu_kernels.harness.coverage.row import Row
 from tpu_kernels.harness.coverage.run import run_all
 from tpu_kernels.harness.coverage.table import render, summary
 from tpu_kernels.lab.programs.requests import Flow
+from tpu_kernels.plan import POLICIES, Policy
 from tpu_kernels.registry import load_registry
 
 PAGE: Final = CHECKOUT_FILE.parents[2] / "docs" / "coverage.md"
@@ -59,6 +60,7 @@ def collect(
     flow: Flow = "tpu-kernels",
     specs: Sequence[str] = (),
     rows_file: Path | None = None,
+    policies: Sequence[Policy] = POLICIES,
     processes: int = 1,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
@@ -68,7 +70,7 @@ def collect(
     Raises SpecError for a spec that cannot be read.
     """
     load_registry(specs)  # a mistake in a spec is one error here, and not one in every row
-    run = f"{flow}, specs {list(specs)}, list {file or 'of the checkout'}, {_versions()}"
+    run = f"{flow} {'/'.join(policies)}, specs {list(specs)}, list {file or 'of the checkout'}, {_versions()}"
     kept = _read(rows_file, run)
 
     def keep(row: Row) -> None:
@@ -78,7 +80,7 @@ def collect(
         progress(row)
 
     missing = [name for name in names if name not in kept]
-    rows = run_all(missing, file=file, flow=flow, specs=specs, processes=processes, progress=keep)
+    rows = run_all(missing, file=file, flow=flow, specs=specs, policies=policies, processes=processes, progress=keep)
     new = {row.name: row for row in rows}
     return [new.get(name) or kept[name] for name in names]
 
@@ -116,10 +118,10 @@ Each architecture is a tiny model with random weights in float32, in which norms
 prompts of 11. The reference is plain transformers on the CPU, one prompt at a time, with eager attention, a dynamic
 cache and no compilation.
 
-- **swapped**: attention layers that got a kernel, of all attention layers.
-- **equal**: the reference's tokens, and logits within 1e-3.
-- **padded**: the same for a batch whose second prompt has 5 tokens and is padded on the left. `-` where plain
-  transformers itself is not right.
+- **auto**, **always**: the reference's tokens, and logits within 1e-3, under that policy.
+- **padded**: the same, under both, for a batch whose second prompt has 5 tokens and is padded on the left. `-` where
+  plain transformers itself is not right.
+- **attention**, **norm**, **mlp**, **experts**, **rotary**: layers that got a kernel with `policy="always"`, of all.
 
 The table has the architectures of `tests/data/architectures.json` that compile and that plain static-cache generation
 gets right.

@@ -15,6 +15,7 @@ from typing import BinaryIO, get_args
 from tpu_kernels.harness.coverage.architectures import load_architectures
 from tpu_kernels.harness.coverage.row import Row
 from tpu_kernels.lab.programs.requests import Flow
+from tpu_kernels.plan import POLICIES, Policy
 
 PER_PROCESS = 8
 TIMEOUT_PER_ARCHITECTURE = 300.0
@@ -27,6 +28,7 @@ def run_all(
     file: Path | None = None,
     flow: Flow = "tpu-kernels",
     specs: Sequence[str] = (),
+    policies: Sequence[Policy] = POLICIES,
     processes: int = 1,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
@@ -40,7 +42,7 @@ def run_all(
     def run(part: Sequence[str]) -> list[Row]:
         rows: list[Row] = []
         while len(rows) < len(part):
-            done = _in_a_child(part[len(rows) :], file, flow, specs)
+            done = _in_a_child(part[len(rows) :], file, flow, specs, policies)
             for row in done:
                 progress(row)
             rows += done
@@ -50,12 +52,15 @@ def run_all(
         return [row for rows in pool.map(run, parts) for row in rows]
 
 
-def _in_a_child(names: Sequence[str], file: Path | None, flow: Flow, specs: Sequence[str]) -> list[Row]:
+def _in_a_child(
+    names: Sequence[str], file: Path | None, flow: Flow, specs: Sequence[str], policies: Sequence[Policy]
+) -> list[Row]:
     """Rows of the first of `names`, at least of one: up to the end, or to where the child died."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "rows"), Path(folder, "log")
         command = [sys.executable, "-m", "tpu_kernels.harness.coverage.run", "--flow", flow, "--out", str(out), *names]
         command[3:3] = [option for spec in specs for option in ("--spec", spec)]
+        command[3:3] = [option for policy in policies for option in ("--policy", policy)]
         if file is not None:
             command[3:3] = ["--architectures", str(file)]
         timeout = TIMEOUT_PER_ARCHITECTURE * len(names)
@@ -92,6 +97,7 @@ def main() -> None:
     parser.add_argument("--architectures", type=Path)
     parser.add_argument("--flow", choices=get_args(Flow), required=True)
     parser.add_argument("--spec", action="append", default=[])
+    parser.add_argument("--policy", action="append", choices=POLICIES, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     emulator.start()  # before torch is imported
@@ -101,7 +107,7 @@ def main() -> None:
     architectures = load_architectures(options.architectures)
     for name in options.names:
         try:
-            row = check(name, architectures[name], options.flow, options.spec)
+            row = check(name, architectures[name], options.flow, options.spec, options.policy)
         except Exception as error:
             row = Row(name=name, error=f"{type(error).__name__}: {error}"[:600])
         with options.out.open("a") as stream:

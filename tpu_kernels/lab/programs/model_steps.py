@@ -198,6 +198,6 @@ def _decisions(model: PreTrainedModel, step: Step) -> str:
 def _choice(decision: Decision) -> str:
     if decision.is_kernel:
         return decision.chosen
-    if getattr(decision, "left_to_xla", False):
+    if decision.left_to_xla:
         return "left to XLA"
     return f"{decision.chosen} ({decision.reason})"

@@ -1,0 +1,95 @@
+"""How a layer's own call becomes a kernel's: which of its tensors and which keywords go with the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+
+Tables = Literal["whole", "doubled", "paired"]
+"""How cos and sin become one number for each rotated position: as they are, the table followed by itself, or each
+number of the first half twice in a row."""
+
+Layout = Literal["half", "interleaved"]
+Rounding = Literal["each", "last"]
+TABLES: Final[tuple[Tables, ...]] = ("whole", "doubled", "paired")
+LAYOUTS: Final[tuple[Layout, ...]] = ("half", "interleaved")
+ROUNDINGS: Final[tuple[Rounding, ...]] = ("each", "last")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a kernel is called with in the place of a module.
+
+    inputs    names of the tensors that the module's forward takes, in order; they come first
+    tensors   paths of the module's own tensors ("gate_proj.weight"), in the order of the kernel's arguments; None for
+              one that it lacks
+    keywords  what probing found: `eps`, `activation`, …
+    parts     child modules whose tensors are read in their place, with the class that they must have
+    """
+
+    inputs: tuple[str, ...]
+    tensors: tuple[str | None, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[tuple[str, type[torch.nn.Module]], ...] = ()
+
+
+def tensor_at(module: torch.nn.Module, path: str | None) -> torch.Tensor | None:
+    """The module's tensor at a dotted path, or None."""
+    if path is None:
+        return None
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
+    tensor: torch.Tensor | None = value
+    return tensor
+
+
+def changed_part(module: torch.nn.Module, binding: Binding) -> str | None:
+    """What keeps the children of a module from being read past their own forward, or None: another class than the
+    planned one (an adapter, a quantized layer), or a hook."""
+    for path, kind in binding.parts:
+        part = module.get_submodule(path) if "." in path else getattr(module, path)
+        if type(part) is not kind:
+            return f"`{path}` is now a {type(part).__name__}"
+        if "forward" in part.__dict__ or part._forward_hooks or part._forward_pre_hooks:
+            return f"`{path}` has a forward or a hook of its own"
+    return None
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What a function does with tables of some width."""
+
+    tables: Tables
+    layout: Layout
+    rounding: Rounding
+
+    def prepare(self, table: torch.Tensor) -> torch.Tensor:
+        """cos or sin as the kernel takes it."""
+        if self.tables == "doubled":
+            return torch.cat((table, table), dim=-1)
+        if self.tables == "paired":
+            return table[..., : table.shape[-1] // 2].repeat_interleave(2, dim=-1)
+        return table
+
+
+@dataclass(frozen=True)
+class RotaryFunction:
+    """The function of an attention class. `full` is what it does with tables as wide as a head, `narrow` with half of
+    that; None where it is no rotation that a kernel does."""
+
+    name: str
+    tensors: int
+    full: Rotation | None
+    narrow: Rotation | None
+
+    def rotation(self, head_dim: int, width: int) -> Rotation | None:
+        """What is done with heads and tables of these sizes."""
+        if width == head_dim:
+            return self.full
+        if self.narrow is not None and self.narrow.tables == "doubled" and 2 * width != head_dim:
+            return None
+        return self.narrow if width < head_dim else None
