@@ -69,7 +69,7 @@ def test_preference(prefer: Any, known: LayerFacts, generation: str | None, mode
 def test_the_reason_says_where_the_kernel_wins() -> None:
     prefer = (Preference(mode="eager"), Preference(generations=("v6e",), tokens=Dimension(min=2, max=8)))
     reason = not_preferred(spec(prefer), facts(tokens=9), "v6e", "compiled")
-    assert reason == "norm/mine wins with eager or v6e and tokens >= 2 and tokens <= 8 alone (<python>)"
+    assert reason == "norm/mine is preferred for eager runs; or v6e, tokens >= 2 and tokens <= 8 only (<python>)"
     assert "policy='always'" in str(not_preferred(spec(()), facts()))
 
 

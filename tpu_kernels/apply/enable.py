@@ -24,10 +24,8 @@ from tpu_kernels.errors import (
     explain,
 )
 from tpu_kernels.plan import (
-    POLICIES,
     Layer,
     PlanEntry,
-    Policy,
     SwapPlan,
     plan_model,
     rejection_message,
@@ -41,6 +39,7 @@ from tpu_kernels.runtime.modules import OWN_CODE, module_forward
 from tpu_kernels.runtime.rotary import RotaryForward
 from tpu_kernels.runtime.stack import check_stack
 from tpu_kernels.specs import KernelSpec
+from tpu_kernels.specs.vocabulary import POLICIES, Policy
 
 OnReject = Literal["fallback", "error"]
 DISABLE_VARIABLE = "TPU_KERNELS_DISABLE"

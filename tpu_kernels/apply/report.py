@@ -160,18 +160,17 @@ class EnableReport:
 
     def __str__(self) -> str:
         rows = [
-            (
-                entry.path,
-                entry.op,
-                entry.kernel or "kept",
-                f"{entry.repo} {entry.revision} {entry.digest}" if entry.kernel else entry.reason,
-            )
+            (entry.path, entry.op, entry.kernel or "kept", "" if entry.kernel else entry.reason)
             for entry in self.entries
         ]
+        sources = dict.fromkeys(
+            (entry.kernel, f"{entry.repo} {entry.revision} {entry.digest}") for entry in self.swapped
+        )
         ops = Counter(entry.op for entry in self.swapped)
         title = f"tpu-kernels: {len(self.swapped)} of {len(self.entries)} layers swapped"
         title += f" ({', '.join(f'{op} {count}' for op, count in ops.items())})" if ops else ""
-        parts = [render_rows(title, ("layer", "op", "kernel", "loaded from / why not"), rows)]
+        parts = [render_rows(title, ("layer", "op", "kernel", "why not"), rows)]
+        parts += [f"loaded: {kernel} from {source}" for kernel, source in sources]
         calls = [
             (call.path, call.phase, call.chosen, str(call.steps), call.reason or "covered")
             for call in self.calls

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from tpu_kernels.apply.journal import Journal
 from tpu_kernels.apply.own_config import OwnConfigs
 from tpu_kernels.apply.report import EnableReport, ReportEntry
-from tpu_kernels.plan import Policy
 from tpu_kernels.runtime.dispatch import CallLog, LayerDispatch
+from tpu_kernels.specs.vocabulary import Policy
 
 SESSION_ATTRIBUTE = "_tpu_kernels_session"
 

@@ -4,14 +4,12 @@ from tpu_kernels.plan.layer import Layer
 from tpu_kernels.plan.layers import candidate_layers
 from tpu_kernels.plan.match import LayerFacts, Rejection, rejection_message, rejections
 from tpu_kernels.plan.model_view import attention_layers, resolve_model, unwrap
-from tpu_kernels.plan.swap_plan import POLICIES, PlanEntry, Policy, SwapPlan, plan_layers, plan_model, plan_tpu_kernels
+from tpu_kernels.plan.swap_plan import PlanEntry, SwapPlan, plan_layers, plan_model, plan_tpu_kernels
 
 __all__ = [
-    "POLICIES",
     "Layer",
     "LayerFacts",
     "PlanEntry",
-    "Policy",
     "Rejection",
     "SwapPlan",
     "attention_layers",

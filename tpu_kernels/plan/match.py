@@ -71,12 +71,12 @@ def not_preferred(
     """
     if spec.prefer is None or any(_may_hold(preference, facts, generation, mode) for preference in spec.prefer):
         return None
-    return f"{spec.name} wins with {preferred_calls(spec)} alone ({spec.cite('prefer')})"
+    return f"{spec.name} is preferred for {preferred_calls(spec)} only ({spec.cite('prefer')})"
 
 
 def preferred_calls(spec: KernelSpec) -> str:
     """What `prefer` of a spec says, in words."""
-    return " or ".join(_in_words(preference) for preference in spec.prefer or ()) or "policy='always'"
+    return "; or ".join(_in_words(preference) for preference in spec.prefer or ()) or "policy='always'"
 
 
 def _may_hold(preference: Preference, facts: LayerFacts, generation: str | None, mode: Mode | None) -> bool:
@@ -93,10 +93,10 @@ def _may_hold(preference: Preference, facts: LayerFacts, generation: str | None,
 
 
 def _in_words(preference: Preference) -> str:
-    words: list[str] = [] if preference.mode is None else [preference.mode]
-    words += [", ".join(names) for names in (preference.dtypes, preference.generations) if names]
+    words: list[str] = [] if preference.mode is None else [f"{preference.mode} runs"]
+    words += [" or ".join(names) for names in (preference.dtypes, preference.generations) if names]
     words += [bound.describe(size) for size, bound in preference.dimensions().items()]
-    return " and ".join(words)
+    return ", ".join(words)
 
 
 def rejection_message(path: str, class_name: str, rejected: tuple[Rejection, ...], generation: str | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -17,9 +17,7 @@ from tpu_kernels.plan.model_view import resolve_model
 from tpu_kernels.plan.table import render_rows
 from tpu_kernels.registry import Registry, load_registry
 from tpu_kernels.specs import KernelSpec
-
-Policy = Literal["auto", "always"]
-POLICIES: tuple[Policy, ...] = ("auto", "always")
+from tpu_kernels.specs.vocabulary import POLICIES, Policy
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def choose(layer: Layer, specs: Iterable[KernelSpec], generation: str | None, po
         found = rejections(spec, layer.facts, generation)
         against = not_preferred(spec, layer.facts, generation) if policy == "auto" and not found else None
         if not found and against is None:
-            where = f", for calls with {preferred_calls(spec)}" if policy == "auto" and spec.prefer else ""
+            where = f", preferred for {preferred_calls(spec)}" if policy == "auto" and spec.prefer else ""
             return PlanEntry(layer.path, layer.op, layer.facts, spec, f"meets {spec.origin}{where}")
         rejected.extend(found)
         losing.extend([against] if against is not None else [])

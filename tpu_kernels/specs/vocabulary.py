@@ -9,10 +9,12 @@ DType = Literal["float32", "bfloat16", "float16"]
 Generation = Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
 Fallback = Literal["auto", "sdpa", "eager"]
 Mode = Literal["eager", "compiled"]
+Policy = Literal["auto", "always"]
 
 OPS: Final[tuple[str, ...]] = get_args(Op)
 DTYPES: Final[tuple[str, ...]] = get_args(DType)
 GENERATIONS: Final[tuple[str, ...]] = get_args(Generation)
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 _ACTIVATIONS: Final = (
     "silu",

@@ -18,8 +18,8 @@ from tpu_kernels.harness.coverage.architectures import Architecture
 from tpu_kernels.harness.coverage.row import TOLERANCE, Outcome, Row
 from tpu_kernels.harness.weights import biting_weights_
 from tpu_kernels.lab.programs.requests import Flow
-from tpu_kernels.plan import POLICIES, Policy
 from tpu_kernels.specs import KernelSpec
+from tpu_kernels.specs.vocabulary import POLICIES, Policy
 
 LENGTHS = (11, 11, 5)
 """Tokens of the prompts: two that make a batch as they are, and one that needs padding beside the first. With the new

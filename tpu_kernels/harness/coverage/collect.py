@@ -19,8 +19,8 @@ from tpu_kernels.harness.coverage.row import Row
 from tpu_kernels.harness.coverage.run import run_all
 from tpu_kernels.harness.coverage.table import render, summary
 from tpu_kernels.lab.programs.requests import Flow
-from tpu_kernels.plan import POLICIES, Policy
 from tpu_kernels.registry import load_registry
+from tpu_kernels.specs.vocabulary import POLICIES, Policy
 
 PAGE: Final = CHECKOUT_FILE.parents[2] / "docs" / "coverage.md"
 """The page of a source checkout."""

@@ -15,7 +15,7 @@ from typing import BinaryIO, get_args
 from tpu_kernels.harness.coverage.architectures import load_architectures
 from tpu_kernels.harness.coverage.row import Row
 from tpu_kernels.lab.programs.requests import Flow
-from tpu_kernels.plan import POLICIES, Policy
+from tpu_kernels.specs.vocabulary import POLICIES, Policy
 
 PER_PROCESS = 8
 TIMEOUT_PER_ARCHITECTURE = 300.0
