@@ -67,6 +67,12 @@ def test_weights_are_read_once_for_many_rows() -> None:
     assert CHOOSE(**{**PLAIN, "hidden": 1024, "out": 1024, "intermediate": 3072})[:2] == (8, 512)
 
 
+def test_slices_are_wide_enough_for_two_matrix_units() -> None:
+    """A gated MLP has two products for them to share, another has one."""
+    assert CHOOSE(**{**PLAIN, "products": 2})[:2] == (8, 512)
+    assert CHOOSE(**{**PLAIN, "products": 2, "hidden": 1600, "out": 1600, "intermediate": 6400})[1] == 512
+
+
 def test_slices_without_a_rest_where_there_are_any() -> None:
     narrow = {**PLAIN, "hidden": 1024, "out": 1024}
     assert CHOOSE(**{**narrow, "intermediate": 2816})[1] == 256

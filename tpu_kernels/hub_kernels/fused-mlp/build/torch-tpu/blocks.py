@@ -9,7 +9,7 @@ SUBLANES = 16  # second-minor tile of bfloat16; also a multiple of the one of fl
 MAX_ROWS = 512  # rows of one pass over the weights
 MIN_ROWS = 64  # fewer are not worth a further pass; narrower slices make room instead
 STEP_BYTES = 3 * 2**20  # weights of one grid step: enough to hide the latency of a copy
-LEAST_BLOCK_I = 256  # less leaves a part of a matrix unit of 256 x 256 idle
+LEAST_COLUMNS = 512  # of the first products of a step: less leaves one of two matrix units of 256 columns idle
 MAX_BLOCK_I = 512
 VMEM_BUDGET = 48 * 2**20
 VMEM_FLOOR = 16 * 2**20
@@ -37,12 +37,12 @@ def lies_transposed(rows: int, columns: int) -> bool:
     return round_up(columns, 8) * round_up(rows, LANES) < round_up(rows, 8) * round_up(columns, LANES)
 
 
-def _cut(length: int, widest: int, multiple: int, no_rest: bool) -> int:
+def _cut(length: int, least: int, widest: int, multiple: int, no_rest: bool) -> int:
     """The block of a dimension: all of it, or a divisor that is near `widest`, or `widest` with a rest."""
     if length <= widest:
         return length
     widest = widest // multiple * multiple
-    narrowest = multiple if no_rest else min(max(LEAST_BLOCK_I, widest // 2), widest)
+    narrowest = multiple if no_rest else min(max(least, widest // 2), widest)
     divisors = range(widest, narrowest - 1, -multiple)
     return next((size for size in divisors if length % size == 0), widest)
 
@@ -84,18 +84,19 @@ def choose_blocks(
         return weights + passing + between + 2 * _tile_bytes(block, out, 4)
 
     position = ((products - 1) * round_up(hidden, LANES) + round_up(out, LANES)) * itemsize
-    widest = block_i or max(LEAST_BLOCK_I, min(STEP_BYTES // position, MAX_BLOCK_I))
+    least = LEAST_COLUMNS // (products - 1)
+    widest = block_i or max(least, min(STEP_BYTES // position, MAX_BLOCK_I))
     if block_rows is None:
-        least = min(block_i or LEAST_BLOCK_I, intermediate)
+        slice_wanted = min(block_i or least, intermediate)
         passes = -(-rows // MAX_ROWS)
-        while _share(rows, passes) > MIN_ROWS and need(_share(rows, passes), least) > VMEM_BUDGET:
+        while _share(rows, passes) > MIN_ROWS and need(_share(rows, passes), slice_wanted) > VMEM_BUDGET:
             passes += 1
         block_rows = _share(rows, passes)
     block_rows = min(block_rows, rows)
     if block_i is None:
         while widest > multiple and need(block_rows, min(widest, intermediate)) > VMEM_BUDGET:
             widest = max(multiple, widest // 2)
-        block_i = _cut(intermediate, widest, multiple, no_rest)
+        block_i = _cut(intermediate, least, widest, multiple, no_rest)
     block_i = min(block_i, intermediate)
     total = need(block_rows, block_i)
     return Blocks(block_rows, block_i, min(max(total + total // 4 + 2**22, VMEM_FLOOR), VMEM_CEILING))
