@@ -8,6 +8,7 @@ from transformers import Gemma2Config, LogitsProcessor, LogitsProcessorList, Pre
 
 from tests.support.models import TINY, attention, build, generate_reference, on_tpu, prompt
 from tpu_kernels import enable_tpu_kernels
+from tpu_kernels.specs.vocabulary import Policy
 
 NEW = 12
 
@@ -40,16 +41,20 @@ def teacher_forced(model: PreTrainedModel, ids: torch.Tensor, tokens: torch.Tens
     return torch.cat(out.logits)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
-def test_no_further_from_float32_than_plain_bfloat16(family: str) -> None:
-    sizes = {**TINY, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "num_hidden_layers": 4}
+@pytest.mark.parametrize(
+    ("family", "layers", "policy"),
+    [("qwen3", 4, "auto"), ("gemma2", 4, "auto"), ("qwen3", 20, "always")],
+    ids=["qwen3, attention", "gemma2, attention", "qwen3, every layer of 20 blocks"],
+)
+def test_no_further_from_float32_than_plain_bfloat16(family: str, layers: int, policy: Policy) -> None:
+    sizes = {**TINY, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "num_hidden_layers": layers}
     if family == "qwen3":
         config = Qwen3Config(**sizes)
     else:
         config = Gemma2Config(**sizes, sliding_window=16, attn_logit_softcapping=5.0, query_pre_attn_scalar=16)
     reference = build(config)
     plain, enabled = on_tpu(reference, torch.bfloat16), on_tpu(reference, torch.bfloat16)
-    report = enable_tpu_kernels(enabled, prefill_chunk=64)
+    report = enable_tpu_kernels(enabled, policy=policy, prefill_chunk=64)
     plain_error, our_error = [], []
     for length in (9, 70):
         ids = prompt(length)
@@ -61,6 +66,6 @@ def test_no_further_from_float32_than_plain_bfloat16(family: str) -> None:
         top = logits[0].topk(2).values
         differs = ours.argmax(dim=-1) != logits[0].argmax(dim=-1)
         assert bool(((top[:, 0] - top[:, 1])[differs] < 2 * off[differs]).all())
-    assert all(call.is_kernel for call in attention(report.calls))
+    assert all(call.is_kernel for call in (report.calls if policy == "always" else attention(report.calls)))
     rms = [torch.cat(errors).square().mean().sqrt().item() for errors in (our_error, plain_error)]
     assert 0 < rms[0] <= 1.25 * rms[1], rms
