@@ -36,6 +36,11 @@ def _shifted(value: int, places: int) -> int:
     return value if value >= _ADDRESS_SPACE // 2 else (value << places) % _WORD
 
 
+def _place(register: str) -> str:
+    """The register of the machine that a name means: `s3` of `s6262_s3`. Names differ where it is written anew."""
+    return register.rsplit("_", 1)[-1]
+
+
 def base_of(address: Value) -> int | None:
     """The address of the array that `address` lies in."""
     return None if address is None else address // _ADDRESS_SPACE * _ADDRESS_SPACE
@@ -131,6 +136,7 @@ class ScalarUnit:
         self.registers: dict[str, Value] = {}
         self.memory: dict[int, Value] = {}
         self._written: dict[str, int] = {}
+        self._holds: dict[str, str] = {}
         self._bases: dict[str, int] = {}
         self._clock = 0
 
@@ -167,6 +173,7 @@ class ScalarUnit:
         self._clock += 1
         self.registers[register] = value
         self._written[register] = self._clock
+        self._holds[_place(register)] = register
 
     def store(self, instruction: Instruction) -> None:
         """`sst [smem:[WHERE]] WHAT`; with a predicate a comma stands between the two."""
@@ -183,7 +190,7 @@ class ScalarUnit:
             where = self._memory_address(operands[0])
             return None if where is None else self.memory.get(where)
         if opcode == "sphi":
-            return self.value(max(operands, key=lambda name: self._written.get(name[1:], 0)))
+            return self._latest(instruction)
         values = [self.value(operand) for operand in operands]
         if opcode == "scalar_select":
             return None if values[0] is None else values[1 if values[0] else 2]
@@ -192,6 +199,14 @@ class ScalarUnit:
         if opcode == "pneg":
             return None if values[0] is None else int(not values[0])
         return self._binary(instruction, values)
+
+    def _latest(self, phi: Instruction) -> Value:
+        """What arrives at a loop's head: the operand written last, or what was written to their register since."""
+        names = [name[1:] for name in phi.operands]
+        holder = self._holds.get(_place(phi.target))
+        if holder is not None and all(_place(name) == _place(phi.target) for name in names):
+            names.append(holder)
+        return self.registers.get(max(names, key=lambda name: self._written.get(name, 0)))
 
     def _binary(self, instruction: Instruction, values: list[Value]) -> Value:
         if instruction.function is None or len(values) != 2:

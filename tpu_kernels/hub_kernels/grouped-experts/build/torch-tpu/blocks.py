@@ -8,10 +8,8 @@ LANES = 128
 ROWS = 16  # second-minor tile of bfloat16; also a multiple of the one of float32
 PRODUCT_ROWS = 128  # rows of one matrix product
 COPY_BYTES = 3 * 2**20  # of weights, in one copy
-LONGEST_COPY = 12 * 2**20
-RING_BUDGET = 30 * 2**20  # bytes of VMEM for both rings of weight buffers
 ROWS_BUDGET = 32 * 2**20  # bytes of VMEM for the rows of a visit
-BOTH_BUDGET = 50 * 2**20
+VMEM_BUDGET = 50 * 2**20  # bytes of VMEM for those and both rings of weight buffers
 DEFAULT_BUFFERS = 3
 VMEM_FLOOR = 16 * 2**20
 VMEM_CEILING = 60 * 2**20  # tpu7x has 64 MiB
@@ -86,17 +84,15 @@ def choose_blocks(
         raise ValueError(f"num_buffers must be 2 or more; got {num_buffers}")
     if block_bytes is not None and block_bytes < 1:
         raise ValueError(f"block_bytes must be 1 or more; got {block_bytes}")
-    buffers = num_buffers or DEFAULT_BUFFERS
     wanted = block_bytes or COPY_BYTES
     while True:
         weights = [Weight(*one, weight_block(*one, itemsize, wanted)) for one in (up, down)]
-        ring = buffers * sum(tile_bytes(one.block, one.columns, itemsize) for one in weights)
+        copied = sum(tile_bytes(one.block, one.columns, itemsize) for one in weights)
         between = rows_bytes(*weights, hidden, intermediate, gated, tile, itemsize)
-        small = ring <= RING_BUDGET and ring + between <= BOTH_BUDGET
-        if small or block_bytes is not None or wanted < 2**18:
+        buffers = num_buffers or (DEFAULT_BUFFERS if DEFAULT_BUFFERS * copied + between <= VMEM_BUDGET else 2)
+        ring = buffers * copied
+        if ring + between <= VMEM_BUDGET or block_bytes is not None or wanted < 2**18:
             break
-        if num_buffers is None and buffers > 2 and wanted <= COPY_BYTES // 2:
-            buffers -= 1
         wanted //= 2
     need = ring + between
     limit = min(max(need + need // 4 + 8 * 2**20, VMEM_FLOOR), VMEM_CEILING)
