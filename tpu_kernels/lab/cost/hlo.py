@@ -94,6 +94,11 @@ class HloInstruction:
         return self.opcode in _MOVES_NOTHING
 
     @property
+    def is_ragged_dot(self) -> bool:
+        """A product of groups of rows with a matrix each."""
+        return '"is_ragged_dot":true' in self.attributes
+
+    @property
     def starts_copy(self) -> bool:
         """Begins a copy that runs beside what follows, up to the matching `-done`."""
         return self.opcode.endswith("-start")

@@ -1,8 +1,9 @@
 """The time that a compiled program takes on a chip, from its optimized HLO and the schedules of its kernels.
 
 Instructions run one after the other. Each kernel or fusion is simulated by its own schedule, for cycles and bytes; one
-without a schedule takes as long as its bytes. Copies that XLA starts ahead run beside what follows and share the HBM
-with it.
+without a schedule takes as long as its bytes. A ragged dot loops over the groups that are filled, which a schedule does
+not say: where its loops are guessed, it reads each operand once. Copies that XLA starts ahead run beside what follows
+and share the HBM with it.
 """
 
 from __future__ import annotations
@@ -161,6 +162,9 @@ class _Program:
         else:
             read, written = trace.read_bytes, trace.written_bytes
             busy, alone = trace.busy_cycles / self.chip.clock_hz, trace.cycles / self.chip.clock_hz
+            if trace.unknown_branches and instruction.is_ragged_dot:
+                read = max(read, self.module.hbm_bytes(instruction) - written)
+                alone = max(alone, (read + written) / self.clock.bandwidth)
         self.clock.run(alone * times, (read + written) * times)
         seconds = self.clock.now - before
         self._add(instruction, seconds, busy * times, read * times, written * times, trace, times)

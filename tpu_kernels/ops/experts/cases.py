@@ -19,6 +19,9 @@ from tpu_kernels.ops.experts.contract import ExpertsShape, used_features
 DECODE_TOKENS: Final = 4
 PREFILL_TOKENS: Final = 512
 SMALL_PREFILL_TOKENS: Final = 40
+BATCHED_TOKENS: Final = 16
+"""Up to here a decode step of transformers, which gathers the weights of each token's experts, is compared with."""
+BASELINES: Final = {name: f"tpu_kernels.ops.experts.baselines:{name}" for name in ("batched_mm", "grouped_mm")}
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2}
 
 
@@ -46,8 +49,12 @@ class ExpertsCase:
     @property
     def reference(self) -> str:
         """What transformers compiles for so many tokens: the reference loops over experts, and is not one program."""
-        name = "batched_mm" if self.shape.tokens <= DECODE_TOKENS else "grouped_mm"
-        return f"tpu_kernels.ops.experts.baselines:{name}"
+        return BASELINES["batched_mm" if self.shape.tokens <= BATCHED_TOKENS else "grouped_mm"]
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The other of transformers' two ways; none where gathering weights for every token would fill the memory."""
+        return {"grouped_mm": BASELINES["grouped_mm"]} if self.shape.tokens <= BATCHED_TOKENS else {}
 
     @property
     def keywords(self) -> dict[str, Any]:
