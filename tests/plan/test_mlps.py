@@ -152,6 +152,22 @@ class FurtherMLP(Further):
     pass
 
 
+class RoundsOften(Clamped):
+    """In bfloat16 every step of the gate is rounded, so the module is further from its float32 than a kernel is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = self.gate_proj(x).clamp(max=self.limit)
+        up = self.up_proj(x).clamp(-self.limit, self.limit)
+        glu = gate * torch.sigmoid(gate * 1.702 / 8 + gate * 1.702 / 8 * 7)
+        return self.down_proj((up + 1.0) * glu)
+
+
+def test_one_that_rounds_more_often_than_a_kernel_is_found() -> None:
+    layer = mlp_layer("mlp", RoundsOften())
+    assert layer is not None and layer.binding is not None
+    assert layer.binding.keywords["activation"] == "quick_gelu"
+
+
 KEPT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "something is added": (FurtherMLP, "something else"),
     "an activation with parameters": (lambda: ApertusMLP(ApertusConfig(**SIZES)), "XIELUActivation"),

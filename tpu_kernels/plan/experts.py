@@ -103,7 +103,7 @@ def _probe(module: torch.nn.Module) -> dict[str, Any] | None:
         weights = torch.rand(len(tokens), choice.shape[1], generator=generator) + 0.1
         return copied, [tokens.to(dtype), choice, weights.to(dtype)]
 
-    return find(make, _candidates(module))
+    return find(make, _candidates(module), or_nearer=True)
 
 
 def _candidates(module: torch.nn.Module) -> Iterator[list[Candidate[dict[str, Any]]]]:

@@ -142,7 +142,7 @@ def _probe(module: torch.nn.Module, parts: dict[str, torch.nn.Module]) -> tuple[
         # Up to sizes at which a clamp bites and an activation leaves its middle.
         return copied, [(rows * torch.tensor([0.3, 1.0, 3.0, 6.0, 10.0, 20.0]).reshape(6, 1, 1)).to(dtype)]
 
-    return find(make, _candidates(module, arrangements))
+    return find(make, _candidates(module, arrangements), or_nearer=True)
 
 
 def _candidates(
