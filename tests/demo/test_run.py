@@ -46,7 +46,7 @@ def test_the_whole_demonstration(
     printed, errors = capfd.readouterr()
     assert code == 0, printed + errors
     assert "on the emulated TPU" in printed
-    assert "4 of 4 layers swapped" in printed
+    assert "29 of 29 layers swapped" in printed
     assert re.search(r"Tokens equal plain SDPA's: yes, all \d+\.", printed)
     lines = re.findall(r"^│ +(\d+) │ +(\d+) │ +(\d+) │$", printed, flags=re.MULTILINE)
     rows = [tuple(map(int, line)) for line in lines]

@@ -20,7 +20,7 @@ def test_generate_with_warm_up_and_report() -> None:
         r"batch 1, \d+ tokens: [\d.]+ s \(prefill batch 1 tokens 256 cache 256: [\d.]+ s, decode", done.stderr
     )
     assert re.search(r"^1 x 8 new tokens in [\d.]+ s$", done.stderr, re.MULTILINE)
-    assert "4 of 4 layers swapped" in done.stderr and "programs: 2 for batch 1, cache 256" in done.stderr
+    assert "29 of 29 layers swapped" in done.stderr and "programs: 2 for batch 1, cache 256" in done.stderr
 
 
 def test_mistakes_are_said_before_anything_is_loaded(tmp_path: object) -> None:
