@@ -64,9 +64,8 @@ def calls_of(models: Sequence[str], tokens: Sequence[int]) -> list[ExpertsCase]:
 
 def row_of(one: ExpertsCase, result: Comparison) -> dict[str, Any]:
     """Times in microseconds."""
-    if result.kernel is None or result.best is None:
-        why = result.error or "; ".join(result.plain.refused.values())
-        raise SystemExit(f"{one.name} on {result.generation}: {why}")
+    if result.kernel is None:
+        raise SystemExit(f"{one.name} on {result.generation}: {result.error}")
     plain = {
         one.reference if label == XLA else one.baselines[label]: cost for label, cost in result.plain.costs.items()
     }

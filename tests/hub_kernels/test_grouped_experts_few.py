@@ -12,7 +12,7 @@ from tpu_kernels.ops.experts.suite import Probe, case_probe, check_probe, edge_p
 
 KERNEL = HUB_KERNELS / "grouped-experts" / "torch-ext" / "grouped_experts" / "kernel.py"
 EXPERTS = load_source(KERNEL).experts
-BLOCK_BYTES = 40_000  # several copies for each weight of a small case
+BLOCK_BYTES = 10_000  # several copies for each weight of a small case
 IN_BFLOAT16 = ("qwen3-30b-a3b", "gpt-oss-20b", "two-layer", "odd-sizes")
 
 

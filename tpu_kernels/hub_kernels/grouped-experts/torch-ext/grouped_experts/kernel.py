@@ -464,6 +464,11 @@ def _scratch(
     return shapes
 
 
+def _rows_at(array: jax.Array, rows: jax.Array) -> jax.Array:
+    """array[rows], without the pass over the result that makes rows out of bounds NaN."""
+    return array.at[rows].get(mode="promise_in_bounds")
+
+
 def _as_stored(weight: jax.Array, sums_rows: bool) -> tuple[jax.Array, tuple[int, int, bool]]:
     """The view of a weight that needs no copy; its rows, columns, and whether a product sums over the rows."""
     rows, columns = weight.shape[1:]
@@ -587,7 +592,7 @@ def experts(
         out_shape=jax.ShapeDtypeStruct((padded, width), dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem_bytes),
         name="grouped_experts_many",
-    )(counts, *operands, jnp.take(hidden, token, axis=0), up_view, down_view)
-    each = jnp.take(results, place, axis=0).reshape(*indices.shape, width) * weights[..., None]
+    )(counts, *operands, _rows_at(hidden, token), up_view, down_view)
+    each = _rows_at(results, place).reshape(*indices.shape, width) * weights[..., None]
     valid = (indices >= 0) & (indices < count)
     return jnp.sum(jnp.where(valid[..., None], each, 0).astype(jnp.float32), axis=1).astype(dtype)

@@ -1,0 +1,46 @@
+"""libtpu takes the kernel, and moves no weight before it: sizes of real models, all generations."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hub_kernels.test_grouped_experts_few import KERNEL
+from tpu_kernels.lab.aot import compile_jobs, op_jobs
+from tpu_kernels.lab.cost.compare import compared
+from tpu_kernels.lab.cost.subject import op_subject
+from tpu_kernels.lab.targets import GENERATIONS
+from tpu_kernels.ops.experts.cases import REPRESENTATIVES, case
+
+DECODES = [case(f"{name}/decode") for name in REPRESENTATIVES]
+PREFILLS = [case("qwen3-30b-a3b/prefill"), case("odd-sizes/prefill")]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_decode_steps_compile_and_no_weight_is_copied(generation: str) -> None:
+    jobs = op_jobs(DECODES, ["bfloat16"], kernel=KERNEL) + op_jobs(DECODES[-1:], ["float32"], kernel=KERNEL)
+    results = compile_jobs(jobs, generation)
+    assert {result.job.name: result.error for result in results if not result.ok} == {}
+    for result in results:
+        assert result.moved_bytes < 2**20, f"{result.job.name} moves {result.moved_bytes} bytes around the kernel"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_prefills_compile_and_only_rows_are_copied(generation: str) -> None:
+    results = compile_jobs(op_jobs(PREFILLS, ["bfloat16"], kernel=KERNEL), generation)
+    assert {result.job.name: result.error for result in results if not result.ok} == {}
+    for result, one in zip(results, PREFILLS, strict=True):
+        rows = one.shape.tokens * one.shape.top_k * one.shape.hidden * 2
+        assert result.moved_bytes < 8 * rows
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_decode_step_reads_the_used_experts_once_and_hardly_waits(generation: str) -> None:
+    cases = [case(f"{name}/decode").resized(tokens=8) for name in ("qwen3-30b-a3b", "gpt-oss-20b")]
+    for one, result in zip(
+        cases, compared([op_subject(one, KERNEL, "bfloat16") for one in cases], generation), strict=True
+    ):
+        cost = result.kernel
+        assert cost is not None, result.error
+        assert cost.complete and cost.unknown_branches == 0
+        assert 1.0 <= cost.read_bytes / one.weight_bytes("bfloat16") < 1.02
+        assert cost.share_of_limit > 0.9
