@@ -210,3 +210,57 @@ def test_include_and_exclude_by_kind(qwen3: Pair) -> None:
         assert Counter(entry.op for entry in report.swapped) == {"norm": 7, "mlp": 2}
         out = qwen3.model.generate(prompt(9), max_new_tokens=3, do_sample=False)
         assert out.shape == (1, 12)
+
+
+def test_a_hook_on_an_activation_and_another_activation_are_heard(qwen3: Pair) -> None:
+    mlp, x = qwen3.model.model.layers[0].mlp, torch.randn(1, 3, TINY["hidden_size"]).to("tpu")
+    with torch.no_grad(), enable_tpu_kernels(qwen3.model, policy="always") as report:
+        plain = mlp(x).cpu()
+        handle = mlp.act_fn.register_forward_hook(lambda _module, _inputs, output: output * 0)
+        assert float(plain.abs().max()) > 1e-3 and float(mlp(x).cpu().abs().max()) == 0
+        handle.remove()
+        before, mlp.act_fn = mlp.act_fn, torch.nn.ReLU()
+        assert not torch.allclose(mlp(x).cpu(), plain)
+        mlp.act_fn = before
+        torch.testing.assert_close(mlp(x).cpu(), plain)
+    reasons = [call.reason for call in report.calls if not call.is_kernel]
+    assert reasons == [
+        "a part was replaced: `act_fn` has a forward or a hook of its own",
+        "a part was replaced: `act_fn` is now a ReLU",
+    ]
+
+
+def test_a_part_without_a_weight_and_a_call_without_rows_fall_back_for_that_call(qwen3: Pair) -> None:
+    mlp, x = qwen3.model.model.layers[0].mlp, torch.randn(1, 3, TINY["hidden_size"]).to("tpu")
+    with torch.no_grad(), enable_tpu_kernels(qwen3.model, policy="always", on_reject="error") as report:
+        plain = mlp(x).cpu()
+        assert mlp(x[:, :0]).shape == (1, 0, TINY["hidden_size"])
+        before, mlp.gate_proj = mlp.gate_proj, torch.nn.Sequential(mlp.gate_proj)
+        torch.testing.assert_close(mlp(x).cpu(), plain, atol=1e-5, rtol=0)
+        mlp.gate_proj = before
+        assert report.enabled and not report.notes
+        assert [call.reason for call in report.calls] == [
+            "",
+            "a part was replaced: `gate_proj` is now a Sequential",
+            f"an input of the shape [1, 0, {TINY['hidden_size']}]",
+        ]
+
+
+def test_a_module_that_is_copied_out_is_a_plain_one(qwen3: Pair) -> None:
+    x = torch.randn(1, 3, TINY["hidden_size"]).to("tpu")
+    with torch.no_grad(), enable_tpu_kernels(qwen3.model, policy="always") as report:
+        copied = copy.deepcopy(qwen3.model.model.norm)
+        torch.testing.assert_close(copied(x).cpu(), qwen3.model.model.norm(x).cpu(), atol=1e-5, rtol=0)
+        assert sum(call.steps for call in report.calls) == 1, "the copy's call is not the model's"
+
+
+def test_what_was_set_over_a_swapped_forward_outlives_undo(qwen3: Pair) -> None:
+    norm, x = qwen3.model.model.norm, torch.randn(1, 3, TINY["hidden_size"]).to("tpu")
+    report = enable_tpu_kernels(qwen3.model, policy="always")
+    ours = norm.forward
+    norm.forward = lambda hidden_states: 2 * ours(hidden_states)
+    with torch.no_grad():
+        doubled = norm(x).cpu()
+        report.undo()
+        torch.testing.assert_close(norm(x).cpu(), doubled, atol=1e-5, rtol=0)
+    del norm.forward

@@ -133,7 +133,7 @@ def _swap(
             facts=layer.facts,
             binding=layer.binding,
         )
-        dispatch.on_failure = EagerFailure(session)
+        dispatch.on_failure, dispatch.owner = EagerFailure(session), session.model
         session.layers.append(dispatch)
         if layer.rotary is not None:
             forward = RotaryForward(layer.module, layer.rotary, dispatch)

@@ -27,13 +27,26 @@ class Binding:
     tensors   paths of the module's own tensors ("gate_proj.weight"), in the order of the kernel's arguments; None for
               one that it lacks
     keywords  what probing found: `eps`, `activation`, …
-    parts     child modules whose tensors are read in their place, with the class that they must have
+    parts     the modules inside, which are not called any more, with the class that they must still have
+    functions plain functions that the module keeps, an activation for example, which must still be the same
     """
 
     inputs: tuple[str, ...]
     tensors: tuple[str | None, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[tuple[str, type[torch.nn.Module]], ...] = ()
+    functions: tuple[tuple[str, Any], ...] = ()
+
+
+def parts_of(module: torch.nn.Module) -> tuple[tuple[str, type[torch.nn.Module]], ...]:
+    """Every module inside, at any depth, with its class."""
+    return tuple((path, type(part)) for path, part in module.named_modules() if path)
+
+
+def functions_of(module: torch.nn.Module) -> tuple[tuple[str, Any], ...]:
+    """The functions among a module's own attributes."""
+    own = ((name, value) for name, value in vars(module).items() if not name.startswith("_") and name != "forward")
+    return tuple((name, value) for name, value in own if callable(value))
 
 
 def tensor_at(module: torch.nn.Module, path: str | None) -> torch.Tensor | None:
@@ -48,14 +61,21 @@ def tensor_at(module: torch.nn.Module, path: str | None) -> torch.Tensor | None:
 
 
 def changed_part(module: torch.nn.Module, binding: Binding) -> str | None:
-    """What keeps the children of a module from being read past their own forward, or None: another class than the
-    planned one (an adapter, a quantized layer), or a hook."""
+    """What keeps the modules inside from being left out, or None: another class than the planned one (an adapter, a
+    quantized layer), training mode, or a hook."""
     for path, kind in binding.parts:
-        part = module.get_submodule(path) if "." in path else getattr(module, path)
+        part: Any = module
+        for name in path.split("."):
+            part = getattr(part, name, None)
         if type(part) is not kind:
             return f"`{path}` is now a {type(part).__name__}"
+        if part.training:
+            return f"`{path}` is in training mode"
         if "forward" in part.__dict__ or part._forward_hooks or part._forward_pre_hooks:
             return f"`{path}` has a forward or a hook of its own"
+    for name, function in binding.functions:
+        if getattr(module, name, None) is not function:
+            return f"`{name}` is another function now"
     return None
 
 

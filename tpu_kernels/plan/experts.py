@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from tpu_kernels.ops.experts.reference import experts_reference
-from tpu_kernels.plan.binding import Binding
-from tpu_kernels.plan.gating import activations, gating_features, gatings
+from tpu_kernels.plan.binding import Binding, functions_of, parts_of
+from tpu_kernels.plan.gating import SCALES, activations, gating_features, gatings
 from tpu_kernels.plan.layer import Layer, float_dtype
 from tpu_kernels.plan.match import LayerFacts
 from tpu_kernels.plan.probe import Candidate, ProbeError, find, small_copy
@@ -57,7 +57,8 @@ def experts_layer(path: str, module: torch.nn.Module) -> Layer:
         sizes={"hidden": int(hidden), "intermediate": int(intermediate), "num_experts": int(experts)},
         features=frozenset(features),
     )
-    return Layer(path, "experts", module, facts, None, Binding(_names(module), _tensors(module), keywords))
+    binding = Binding(_names(module), _tensors(module), keywords, parts_of(module), functions_of(module))
+    return Layer(path, "experts", module, facts, None, binding)
 
 
 def _names(module: torch.nn.Module) -> tuple[str, ...]:
@@ -97,8 +98,8 @@ def _probe(module: torch.nn.Module) -> dict[str, Any] | None:
         copied: Any = small_copy(module, dtype, sizes)
         width = copied.down_proj.shape[2 if marks.is_transposed else 1]
         generator = torch.Generator().manual_seed(1)
-        tokens = torch.randn(6, width, generator=generator)
-        tokens = tokens * torch.tensor([0.3, 1.0, 3.0, 6.0, 10.0, 20.0]).reshape(6, 1)
+        tokens = torch.randn(len(SCALES), width, generator=generator)
+        tokens = tokens * torch.tensor(SCALES).reshape(-1, 1)
         choice = torch.stack([torch.randperm(copied.down_proj.shape[0], generator=generator)[:_TOP_K] for _ in tokens])
         weights = torch.rand(len(tokens), choice.shape[1], generator=generator) + 0.1
         return copied, [tokens.to(dtype), choice, weights.to(dtype)]

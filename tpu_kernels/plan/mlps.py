@@ -11,8 +11,8 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from tpu_kernels.ops.mlp.reference import gated_mlp_reference, mlp_reference
-from tpu_kernels.plan.binding import Binding
-from tpu_kernels.plan.gating import activations, gating_features, gatings
+from tpu_kernels.plan.binding import Binding, functions_of, parts_of
+from tpu_kernels.plan.gating import SCALES, activations, gating_features, gatings
 from tpu_kernels.plan.layer import Layer, float_dtype
 from tpu_kernels.plan.match import LayerFacts
 from tpu_kernels.plan.probe import Candidate, ProbeError, find, small_copy, tensors_taken
@@ -76,13 +76,14 @@ def mlp_layer(path: str, module: torch.nn.Module) -> Layer | None:
         },
         features=_features(arrangement, keywords, parts),
     )
-    kinds = tuple((name, type(part)) for name, part in parts.items())
     tensors = tuple(f"{name}.weight" if name else None for name in arrangement.arguments)
     tensors += tuple(
         f"{name}.bias" if name and getattr(parts[name], "bias", None) is not None else None
         for name in arrangement.arguments
     )
-    return Layer(path, "mlp", module, facts, None, Binding(taken, tensors, keywords, kinds))
+    return Layer(
+        path, "mlp", module, facts, None, Binding(taken, tensors, keywords, parts_of(module), functions_of(module))
+    )
 
 
 def _obstacle(module: torch.nn.Module, parts: dict[str, torch.nn.Module] | None, taken: tuple[str, ...] | None) -> str:
@@ -138,9 +139,8 @@ def _probe(module: torch.nn.Module, parts: dict[str, torch.nn.Module]) -> tuple[
     def make(dtype: torch.dtype) -> tuple[torch.nn.Module, list[torch.Tensor]]:
         copied = small_copy(module, dtype, sizes)
         width = _in_out(copied.get_submodule(first[0]))[0]
-        rows = torch.randn(6, 4, width, generator=torch.Generator().manual_seed(1))
-        # Up to sizes at which a clamp bites and an activation leaves its middle.
-        return copied, [(rows * torch.tensor([0.3, 1.0, 3.0, 6.0, 10.0, 20.0]).reshape(6, 1, 1)).to(dtype)]
+        rows = torch.randn(len(SCALES), 4, width, generator=torch.Generator().manual_seed(1))
+        return copied, [(rows * torch.tensor(SCALES).reshape(-1, 1, 1)).to(dtype)]
 
     return find(make, _candidates(module, arrangements), or_nearer=True)
 

@@ -37,7 +37,7 @@ def norm_layer(path: str, module: torch.nn.Module) -> Layer:
     taken = tensors_taken(module)
     if taken is None or len(taken) != 1:
         return kept(f"it takes {'arguments that cannot be read' if taken is None else ', '.join(taken)}")
-    unusual = [name for name, tensor in tensors.items() if name not in ("weight", "bias") or tensor.ndim > 2]
+    unusual = [name for name, tensor in tensors.items() if name not in ("weight", "bias") or tensor.ndim not in (1, 2)]
     if unusual:
         return kept(f"it has other parameters than a weight and a bias: {', '.join(unusual)}")
     try:
@@ -75,9 +75,9 @@ def _probe(module: torch.nn.Module) -> dict[str, Any] | None:
     def make(dtype: torch.dtype) -> tuple[torch.nn.Module, list[torch.Tensor]]:
         copied = small_copy(module, dtype, sizes)
         shape = next((tuple(each.shape) for each in copied.parameters()), (_declared_width(copied),))
-        rows = torch.randn(6, 5, *shape, generator=torch.Generator().manual_seed(1))
-        # A mean that is not 0; sizes at which an epsilon tells.
-        scales = torch.tensor([1.0, 30.0, 1e-1, 1e-2, 1e-3, 1e-4]).reshape(6, 1, *(1 for _ in shape))
+        rows = torch.randn(7, 5, *shape, generator=torch.Generator().manual_seed(1))
+        # A mean that is not 0; sizes at which an epsilon tells; rows of zeros, as padding has them.
+        scales = torch.tensor([1.0, 30.0, 1e-1, 1e-2, 1e-3, 1e-4, 0.0]).reshape(7, 1, *(1 for _ in shape))
         return copied, [((rows + 0.5) * scales).to(dtype)]
 
     return find(make, _candidates(module))
@@ -85,14 +85,19 @@ def _probe(module: torch.nn.Module) -> dict[str, Any] | None:
 
 def _declared_width(module: torch.nn.Module) -> int:
     shape = getattr(module, "normalized_shape", None)
+    if isinstance(shape, int):
+        return shape
     return int(shape[-1]) if shape else _WIDTH
 
 
 def _candidates(module: torch.nn.Module) -> Iterator[list[Candidate[dict[str, Any]]]]:
-    has_weight = "weight" in dict(module.named_parameters(recurse=False))
+    tensors = dict(module.named_parameters(recurse=False))
+    has_weight = "weight" in tensors
     own = [value for value in settings_of(module).values() if isinstance(value, float) and 0 <= value < 1e-2]
     for eps, center, offset in product(
-        dict.fromkeys((*own, *_EPSILONS)), (False, True), (0.0, 1.0) if has_weight else (0.0,)
+        dict.fromkeys((*own, *_EPSILONS)),
+        (True,) if "bias" in tensors else (False, True),
+        (0.0, 1.0) if has_weight else (0.0,),
     ):
         orders = _ORDERS[: 3 if offset else 2] if has_weight else _ORDERS[1:2]
         group = [{"eps": eps, "center": center, "offset": offset, "order": order} for order in orders]

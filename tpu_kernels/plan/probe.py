@@ -27,6 +27,9 @@ FLOAT32_TOLERANCE: Final = 2e-5
 BFLOAT16_TOLERANCE: Final = 2.0**-6
 """Of an output, and of the mean size of outputs where it is smaller: a last place of bfloat16 is 2^-8 to 2^-7."""
 
+_INNER: Final = frozenset({*vars(torch.nn.Module()), "_is_hf_initialized"})
+"""What every module has of its own."""
+
 _SCALARS: Final = (bool, int, float, str, type(None))
 
 
@@ -50,12 +53,18 @@ def settings_of(module: torch.nn.Module) -> dict[str, Any]:
 
 def kind_of(module: torch.nn.Module) -> Any:
     """Hashable: equal for modules of one model that compute alike, their weights apart."""
-    config = vars(module).get("config")
     children = tuple((name, kind_of(child)) for name, child in module.named_children())
     tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors)
-    settings = tuple(sorted(settings_of(module).items(), key=lambda item: item[0]))
-    return type(module), settings, shapes, children, id(config) if config is not None else None
+    settings = settings_of(module)
+    # What cannot be compared counts as itself: a config, a function, a tensor that is no buffer.
+    others = {name: id(value) for name, value in vars(module).items() if _counts(name) and name not in settings}
+    known = tuple(sorted((name, type(value), value) for name, value in settings.items() if value is not None))
+    return type(module), tuple(map(str, known)), tuple(sorted(others.items())), shapes, children
+
+
+def _counts(name: str) -> bool:
+    return name not in _INNER and name != "forward" and not name.startswith("_tpu_kernels")
 
 
 def tensors_taken(module: torch.nn.Module) -> tuple[str, ...] | None:
@@ -88,6 +97,8 @@ def small_copy(
         for name, value in vars(each).items():
             if "_hooks" in name and isinstance(value, dict):
                 memo[id(value)] = OrderedDict()  # a user's hooks are not for our calls
+            elif name == "forward":
+                memo[id(value)] = None
             elif isinstance(value, PreTrainedConfig):
                 memo[id(value)] = SimpleNamespace(_experts_implementation="eager", hidden_act=None)
     try:
@@ -95,6 +106,7 @@ def small_copy(
     except Exception as error:  # whatever the class keeps on itself
         raise ProbeError(f"it cannot be copied: {_line(error)}") from error
     for part in copied.modules():
+        vars(part).pop("forward", None)
         for name, value in list(vars(part).items()):
             if type(value) is int and value in small:
                 vars(part)[name] = small[value]
@@ -132,7 +144,7 @@ def find(
     """
     exact, near = _Comparison(*make(torch.float32)), None
     for group in candidates:
-        if exact.error(group[0], _float32_error) > 1.0:
+        if not exact.error(group[0], _float32_error) <= 1.0:  # not a number is wrong
             continue
         near = near or _Comparison(*make(torch.bfloat16))
         errors = [near.error(candidate, _bfloat16_error) for candidate in group]
@@ -176,7 +188,6 @@ class _Comparison:
             return float("inf")
         return measure(got.double(), expected.double())
 
-
     @torch.no_grad()
     def share_of_own_error(self, candidate: Candidate[Any]) -> float:
         """How far the candidate is from the module in float32, in units of how far the module itself is (root mean
@@ -185,11 +196,16 @@ class _Comparison:
             callee = self._callee
             exact = copy.deepcopy(callee).float() if isinstance(callee, torch.nn.Module) else callee
             self._truth = exact(*(_as_float32(each) for each in self._inputs)).double()
+            self._sizes = self._truth.abs().amax(-1, keepdim=True).clamp_min(1e-30)
         truth, expected = self._truth, self._expected
         if truth is None or expected is None:
             return float("inf")
-        own = float((expected.double() - truth).square().mean().sqrt())
-        return self.error(candidate, lambda got, _: float((got - truth).square().mean().sqrt()) / max(own, 1e-30))
+
+        def distance(outputs: torch.Tensor) -> float:
+            return float(((outputs - truth) / self._sizes).square().mean().sqrt())
+
+        own = distance(expected.double())
+        return self.error(candidate, lambda got, _: distance(got) / max(own, 1e-30))
 
 
 def _as_float32(value: Any) -> Any:
@@ -210,6 +226,6 @@ def _float32_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 def _bfloat16_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     """The share of outputs that differ; infinite if one of them does by more than the tolerance."""
     scale = torch.maximum(expected.abs(), expected.abs().mean(-1, keepdim=True)).clamp_min(1e-30)
-    if float(((got - expected).abs() / scale).max()) > BFLOAT16_TOLERANCE:
+    if not float(((got - expected).abs() / scale).max()) <= BFLOAT16_TOLERANCE:
         return float("inf")
     return float((got != expected).double().mean())

@@ -108,6 +108,8 @@ def plan_layers(
     entries = []
     for layer in layers:
         unselected = _selected(layer.path, include, exclude)
+        if unselected is None and layer.rotary is not None:  # its attention module is excluded as a whole
+            unselected = _selected(layer.path.rsplit(".", 1)[0], None, exclude)
         if unselected is not None:
             entries.append(PlanEntry(layer.path, layer.op, layer.facts, None, unselected))
         elif layer.obstacle is not None:

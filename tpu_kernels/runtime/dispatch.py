@@ -7,6 +7,7 @@ whoever runs it (`Program`). An eager call decides, and counts, every time.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -159,8 +160,17 @@ class LayerDispatch:
         self.facts = facts
         self.binding = binding
         self.on_failure: Callable[[LayerDispatch, Exception], bool] | None = None
+        self.owner: torch.nn.Module | None = None
         self._retired: LoadedKernel | None = None
         self._last: Decision | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayerDispatch | None:
+        """A copy belongs to the copy of the enabled model; a module that is copied out of it is a plain one."""
+        if self.owner is not None and id(self.owner) not in memo:
+            return None
+        copied = memo[id(self)] = LayerDispatch.__new__(LayerDispatch)
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def retire(self, reason: str) -> None:
         """Do without the kernel from now on."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from tpu_kernels.plan.binding import Binding, changed_part, tensor_at
+from tpu_kernels.plan.layers import OURS
 from tpu_kernels.runtime.dispatch import LAYER_ATTRIBUTE, LayerDispatch
 
 OWN_CODE: Final = "own code"
@@ -20,13 +21,14 @@ def module_forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _own(module, *args, **kwargs)
     inputs = _inputs(layer.binding, args, kwargs)
     hidden = args[0] if args else next(iter(kwargs.values()))
-    tensors = [tensor_at(module, path) for path in layer.binding.tensors]
+    changed = changed_part(module, layer.binding)
+    tensors = [] if changed is not None else [tensor_at(module, path) for path in layer.binding.tensors]
     use_kernel = layer.decide(
         layer.facts.class_name,
         str(hidden.dtype).removeprefix("torch."),
         _sizes(layer, hidden, inputs),
         tuple(sorted(layer.facts.features)),
-        _obstacle(module, layer.binding, inputs, tensors),
+        f"a part was replaced: {changed}" if changed is not None else _obstacle(module, layer, inputs, tensors),
         OWN_CODE,
         _phase(hidden),
         torch.compiler.is_dynamo_compiling(),
@@ -46,6 +48,9 @@ def _is_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the first thing that was passed is a tensor, by which a call is judged."""
     first = args[0] if args else next(iter(kwargs.values()), None)
     return isinstance(first, torch.Tensor) and first.ndim > 0
+
+
+setattr(module_forward, OURS, True)
 
 
 def _own(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +74,7 @@ def _sizes(
     """What the plan knew, and what the call adds: rows, the last dimension, experts per token."""
     sizes = dict(layer.facts.sizes) if layer.facts is not None else {}
     sizes["hidden"] = int(hidden.shape[-1])
-    sizes["tokens"] = int(hidden.numel() // hidden.shape[-1])
+    sizes["tokens"] = int(hidden.numel() // max(1, hidden.shape[-1]))
     if layer.op == "experts" and inputs is not None:
         sizes["top_k"] = int(inputs[1].shape[-1])
     return tuple(sizes.items())
@@ -83,11 +88,12 @@ def _phase(hidden: torch.Tensor) -> str:
 
 
 def _obstacle(
-    module: torch.nn.Module, binding: Binding, inputs: list[torch.Tensor] | None, tensors: list[torch.Tensor | None]
+    module: torch.nn.Module, layer: LayerDispatch, inputs: list[torch.Tensor] | None, tensors: list[torch.Tensor | None]
 ) -> str | None:
     """What in the call itself, apart from sizes, keeps it from any kernel."""
     if inputs is None:
-        return f"it was called with other arguments than {', '.join(binding.inputs)}"
+        names = layer.binding.inputs if layer.binding is not None else ()
+        return f"it was called with other arguments than {', '.join(names)}"
     hidden = inputs[0]
     present = [each for each in tensors if each is not None]
     if module.training:
@@ -96,8 +102,12 @@ def _obstacle(
         return "gradients are wanted (torch.no_grad() or torch.inference_mode() allows the kernel)"
     if any(hasattr(each, "to_local") for each in (hidden, *present)):
         return "its tensors are sharded"
+    if any(type(each) not in (torch.Tensor, torch.nn.Parameter) for each in present):
+        return "its weights are no plain tensors"
+    width = layer.facts.sizes.get("hidden") if layer.facts is not None else None
+    if hidden.numel() == 0 or width not in (None, hidden.shape[-1]):
+        return f"an input of the shape {list(hidden.shape)}"
     other = next((each.dtype for each in present if each.dtype != hidden.dtype), None)
     if other is not None:
         return f"its weights are {other}, the input is {hidden.dtype}"
-    changed = changed_part(module, binding)
-    return f"a part was replaced: {changed}" if changed is not None else None
+    return None

@@ -25,9 +25,12 @@ class RotaryForward:
     A deep copy belongs to the copied module and layer.
     """
 
-    def __init__(self, module: torch.nn.Module, rotary: RotaryFunction, layer: LayerDispatch) -> None:
+    _tpu_kernels_forward = True
+
+    def __init__(self, module: torch.nn.Module, rotary: RotaryFunction, layer: LayerDispatch | None) -> None:
         self.module, self.rotary, self.layer = module, rotary, layer
         original: Any = type(module).forward
+        self.original = original
         self.__signature__ = inspect.signature(MethodType(original, module))
         names = {**original.__globals__, rotary.name: _rotate_with(rotary, layer, original.__globals__[rotary.name])}
         # Dynamo looks a global up in the module that __name__ names, and in these globals only where there is none.
@@ -38,6 +41,8 @@ class RotaryForward:
         self.function.__kwdefaults__ = original.__kwdefaults__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if type(self.module).forward is not self.original:  # the class was given another one meanwhile
+            return type(self.module).forward(self.module, *args, **kwargs)
         return self.function(self.module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RotaryForward:
@@ -45,22 +50,25 @@ class RotaryForward:
         return RotaryForward(module, self.rotary, layer)
 
 
-def _rotate_with(rotary: RotaryFunction, layer: LayerDispatch, original: Callable[..., Any]) -> Callable[..., Any]:
+def _rotate_with(
+    rotary: RotaryFunction, layer: LayerDispatch | None, original: Callable[..., Any]
+) -> Callable[..., Any]:
     """What such a forward calls in the place of its rotary embedding, with the same arguments."""
 
-    def rotate(*args: Any, unsqueeze_dim: int = 1, **kwargs: Any) -> Any:
-        if kwargs or len(args) != rotary.tensors + 2:
-            return original(*args, unsqueeze_dim=unsqueeze_dim, **kwargs)
+    def rotate(*args: Any, **kwargs: Any) -> Any:
+        if layer is None or kwargs.keys() - {"unsqueeze_dim"} or len(args) != rotary.tensors + 2:
+            return original(*args, **kwargs)
         *states, cos, sin = args
+        unsqueeze_dim = kwargs.get("unsqueeze_dim", 1)
         rotation = rotary.rotation(int(states[0].shape[-1]), int(cos.shape[-1]))
-        if not _decide(layer, states, cos, rotation, unsqueeze_dim):
-            return original(*args, unsqueeze_dim=unsqueeze_dim)
+        if not _decide(layer, states, cos, sin, rotation, unsqueeze_dim):
+            return original(*args, **kwargs)
         rotated = []
         for state in states:
             out = _rotate(layer, rotation, state, cos, sin, unsqueeze_dim) if rotation is not None else None
             if out is None:
                 layer.note_fallback(OWN_CODE)
-                return original(*args, unsqueeze_dim=unsqueeze_dim)
+                return original(*args, **kwargs)
             rotated.append(out)
         return tuple(rotated) if rotary.tensors == 2 else rotated[0]
 
@@ -68,7 +76,12 @@ def _rotate_with(rotary: RotaryFunction, layer: LayerDispatch, original: Callabl
 
 
 def _decide(
-    layer: LayerDispatch, states: list[torch.Tensor], cos: torch.Tensor, rotation: Rotation | None, unsqueeze_dim: int
+    layer: LayerDispatch,
+    states: list[torch.Tensor],
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    rotation: Rotation | None,
+    unsqueeze_dim: int,
 ) -> bool:
     first = states[0]
     features = []
@@ -86,7 +99,7 @@ def _decide(
             ("tokens", int(first.shape[0] * first.shape[positions]) if first.ndim == 4 else 0),
         ),
         tuple(features),
-        _obstacle(states, cos, rotation, unsqueeze_dim),
+        _obstacle(states, cos, sin, rotation, unsqueeze_dim),
         OWN_CODE,
         "decode" if first.ndim == 4 and first.shape[positions] == 1 else "prefill",
         torch.compiler.is_dynamo_compiling(),
@@ -99,11 +112,18 @@ def _width(rotation: Rotation, cos: torch.Tensor) -> int:
 
 
 def _obstacle(
-    states: list[torch.Tensor], cos: torch.Tensor, rotation: Rotation | None, unsqueeze_dim: int
+    states: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, rotation: Rotation | None, unsqueeze_dim: int
 ) -> str | None:
     if rotation is None:
         return "it does another rotation with tables of this width"
-    if unsqueeze_dim not in (1, 2) or cos.ndim != 3 or any(state.ndim != 4 for state in states):
+    positions = 2 if unsqueeze_dim == 1 else 1
+    if (
+        unsqueeze_dim not in (1, 2)
+        or cos.ndim != 3
+        or cos.shape != sin.shape
+        or any(state.ndim != 4 or state.numel() == 0 for state in states)
+        or any(cos.shape[0] not in (1, s.shape[0]) or cos.shape[1] != s.shape[positions] for s in states)
+    ):
         return f"shapes that no kernel takes: {tuple(states[0].shape)}, cos {tuple(cos.shape)}"
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*states, cos)):
         return "gradients are wanted (torch.no_grad() or torch.inference_mode() allows the kernel)"

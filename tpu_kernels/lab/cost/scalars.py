@@ -200,11 +200,11 @@ class ScalarUnit:
             return None if values[0] is None else int(not values[0])
         return self._binary(instruction, values)
 
-    def _latest(self, phi: Instruction) -> Value:
+    def _latest(self, choice: Instruction) -> Value:
         """What arrives at a loop's head: the operand written last, or what was written to their register since."""
-        names = [name[1:] for name in phi.operands]
-        holder = self._holds.get(_place(phi.target))
-        if holder is not None and all(_place(name) == _place(phi.target) for name in names):
+        names = [name[1:] for name in choice.operands]
+        holder = self._holds.get(_place(choice.target))
+        if holder is not None and all(_place(name) == _place(choice.target) for name in names):
             names.append(holder)
         return self.registers.get(max(names, key=lambda name: self._written.get(name, 0)))
 
