@@ -20,7 +20,7 @@ def snapshot(model: torch.nn.Module) -> dict[str, Any]:
     """Identity of everything that hangs on each module's own dictionary, and its class."""
     state: dict[str, Any] = {}
     for path, module in model.named_modules():
-        state[path] = type(module), type(module).__name__, module.forward.__func__
+        state[path] = type(module), type(module).__name__, getattr(module.forward, "__func__", module.forward)
         for name, value in vars(module).items():
             content = dict(value) if isinstance(value, dict) else None
             state[f"{path}:{name}"] = id(value), content
