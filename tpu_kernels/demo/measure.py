@@ -110,7 +110,9 @@ def measure(
     ours = run("with tpu-kernels", model, inputs_on_device=False)
     plain = run("plain transformers", load(), inputs_on_device=True)
     fallbacks = tuple(
-        f"{call.path}, {call.phase}: {call.chosen} ({call.reason})" for call in report.calls if not call.is_kernel
+        f"{call.path}, {call.phase}: {call.chosen} ({call.reason})"
+        for call in report.calls
+        if not (call.is_kernel or call.left_to_xla)
     )
     return Findings(str(report), fallbacks, unit, ours, plain)
 
