@@ -464,6 +464,19 @@ def _scratch(
     return shapes
 
 
+def _in_hbm(weight: jax.Array) -> jax.Array:
+    """Keeps XLA from bringing the weights of all experts into VMEM before the call, which it does where they fit.
+
+    Pallas' HLO interpreter cannot trace the constraint, and JAX has no public way to ask whether it is on: a
+    `pallas_call` that is only traced tells.
+    """
+    asked = pl.pallas_call(lambda _, out: None, out_shape=jax.ShapeDtypeStruct((8, LANES), jnp.float32))
+    traced = jax.make_jaxpr(asked)(jax.ShapeDtypeStruct((8, LANES), jnp.float32))
+    if any(equation.params.get("interpret") for equation in traced.eqns):
+        return weight
+    return pltpu.with_memory_space_constraint(weight, pltpu.HBM)
+
+
 def _rows_at(array: jax.Array, rows: jax.Array) -> jax.Array:
     """array[rows], without the pass over the result that makes rows out of bounds NaN."""
     return array.at[rows].get(mode="promise_in_bounds")
@@ -473,8 +486,8 @@ def _as_stored(weight: jax.Array, sums_rows: bool) -> tuple[jax.Array, tuple[int
     """The view of a weight that needs no copy; its rows, columns, and whether a product sums over the rows."""
     rows, columns = weight.shape[1:]
     if lies_swapped(rows, columns):
-        return weight.swapaxes(1, 2), (columns, rows, not sums_rows)
-    return weight, (rows, columns, sums_rows)
+        return _in_hbm(weight.swapaxes(1, 2)), (columns, rows, not sums_rows)
+    return _in_hbm(weight), (rows, columns, sums_rows)
 
 
 def experts(
