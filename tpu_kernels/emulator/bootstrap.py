@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tpu_kernels.emulator import device, garbage, guards, preflight, scalars
 from tpu_kernels.emulator.pjrt import PjrtApi
@@ -26,6 +26,21 @@ _WHILE_LOADING = {
     "TPU_SKIP_MDS_QUERY": "1",
     "JAX_PLATFORMS": "cpu",
 }
+
+
+# With these torch_tpu expects one chip of a slice, and looks for the others through libtpu.
+_OF_A_LAUNCH = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCH_TPU_TOPOLOGY",
+    "TORCH_TPU_SLICEBUILDER_ADDRESSES",
+)
 
 
 def start(force: bool = False) -> None:
@@ -48,7 +63,7 @@ def start(force: bool = False) -> None:
         plugin = preflight.cpu_plugin_path()
         _use_fresh_compile_cache()
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        with _environment({**_WHILE_LOADING, "TPU_LIBRARY_PATH": str(plugin)}):
+        with _environment({**_WHILE_LOADING, "TPU_LIBRARY_PATH": str(plugin)}), _hidden(_OF_A_LAUNCH):
             # torch_tpu and jax would both look for the real TPU runtime in this module.
             sys.modules["libtpu"] = None  # type: ignore[assignment]
             device.install(PjrtApi(plugin))
@@ -69,6 +84,10 @@ def _load_torch_tpu() -> None:
     guards.install()
     scalars.install()
     garbage.install()
+    # Reads torch's distributed package, so it can only be imported now.
+    from tpu_kernels.emulator import collectives
+
+    collectives.install()
     # What `kernels` looks for to know that this is a TPU host; torch_tpu does not set it.
     torch.backends.tpu = torch.tpu  # type: ignore[attr-defined]
     # torch_tpu's flash attention is a Mosaic kernel, which no CPU can run.
@@ -112,6 +131,15 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _hidden(names: Iterable[str]) -> Iterator[None]:
+    saved = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(saved)
 
 
 @contextlib.contextmanager
