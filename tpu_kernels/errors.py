@@ -2,7 +2,8 @@
 
     TpuKernelsError
     ├── StackError               versions or devices that do not fit together
-    │   └── EmulatorError        the emulated TPU could not start, or was started too late
+    │   ├── EmulatorError        the emulated TPU could not start, or was started too late
+    │   └── LaunchError          the processes of a launch cannot be started here as asked
     ├── SpecError                a kernel spec is malformed (carries file and line)
     │   └── DuplicateSpecError   two specs share one name
     ├── KernelLoadError          a Hub kernel could not be found, trusted or imported
@@ -48,6 +49,10 @@ class StackError(TpuKernelsError):
 
 class EmulatorError(StackError):
     """The emulated TPU could not start."""
+
+
+class LaunchError(StackError):
+    """The processes of a launch cannot be started here as asked."""
 
 
 class SpecError(TpuKernelsError, ValueError):
