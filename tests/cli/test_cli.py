@@ -13,7 +13,7 @@ import tpu_kernels
 from tpu_kernels.cli.main import app
 
 ROOT = Path(tpu_kernels.__file__).parents[1]
-COMMANDS = ["compile", "cost", "coverage", "demo", "doctor", "emulate", "generate", "plan", "specs", "tune"]
+COMMANDS = ["compile", "cost", "coverage", "demo", "doctor", "emulate", "generate", "launch", "plan", "specs", "tune"]
 
 
 def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,7 @@ from tpu_kernels.cli.demo import demo
 from tpu_kernels.cli.doctor import doctor
 from tpu_kernels.cli.emulate import emulate
 from tpu_kernels.cli.generate import generate
+from tpu_kernels.cli.launch import launch
 from tpu_kernels.cli.plan import plan
 from tpu_kernels.cli.specs import specs
 from tpu_kernels.cli.tune import tune
@@ -38,6 +39,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(emulate)
 app.command()(generate)
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(launch)
 app.command()(plan)
 app.command()(specs)
 app.command()(tune)
