@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import torch
+from torch.distributed.tensor import DTensor
 
 Tables = Literal["whole", "doubled", "paired"]
 """How cos and sin become one number for each rotated position: as they are, the table followed by itself, or each
@@ -19,6 +20,22 @@ LAYOUTS: Final[tuple[Layout, ...]] = ("half", "interleaved")
 ROUNDINGS: Final[tuple[Rounding, ...]] = ("each", "last")
 
 
+Part = tuple[str, type[torch.nn.Module], Callable[..., Any] | None]
+"""A module inside another: its path, its class, and the forward that was set on the instance."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The sum over the ranks of `mesh` that turns the kernel's outputs into the layer's, and the module's own tensor
+    (a path) that is added to it. A deep copy is itself: the ranks are the process's."""
+
+    mesh: Any
+    bias: str | None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reduction:
+        return self
+
+
 @dataclass(frozen=True)
 class Binding:
     """What a kernel is called with in the place of a module.
@@ -27,20 +44,24 @@ class Binding:
     tensors   paths of the module's own tensors ("gate_proj.weight"), in the order of the kernel's arguments; None for
               one that it lacks
     keywords  what probing found: `eps`, `activation`, …
-    parts     the modules inside, which are not called any more, with the class that they must still have
+    parts     the modules inside, which are not called any more, with the class and forward that they must still have
     functions plain functions that the module keeps, an activation for example, which must still be the same
+    own       the forward that the instance had, where it was not its class's
+    reduction what must be done with the kernel's output where the tensors are shards
     """
 
     inputs: tuple[str, ...]
     tensors: tuple[str | None, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[tuple[str, type[torch.nn.Module]], ...] = ()
+    parts: tuple[Part, ...] = ()
     functions: tuple[tuple[str, Any], ...] = ()
+    own: Callable[..., Any] | None = None
+    reduction: Reduction | None = None
 
 
-def parts_of(module: torch.nn.Module) -> tuple[tuple[str, type[torch.nn.Module]], ...]:
-    """Every module inside, at any depth, with its class."""
-    return tuple((path, type(part)) for path, part in module.named_modules() if path)
+def parts_of(module: torch.nn.Module) -> tuple[Part, ...]:
+    """Every module inside, at any depth."""
+    return tuple((path, type(part), vars(part).get("forward")) for path, part in module.named_modules() if path)
 
 
 def functions_of(module: torch.nn.Module) -> tuple[tuple[str, Any], ...]:
@@ -60,10 +81,19 @@ def tensor_at(module: torch.nn.Module, path: str | None) -> torch.Tensor | None:
     return tensor
 
 
+def local_tensor_at(module: torch.nn.Module, path: str | None) -> torch.Tensor | None:
+    """The module's tensor at a dotted path as this process holds it: of a sharded one its own shard."""
+    tensor = tensor_at(module, path)
+    if isinstance(tensor, DTensor):
+        local: torch.Tensor = tensor.to_local()
+        return local
+    return tensor
+
+
 def changed_part(module: torch.nn.Module, binding: Binding) -> str | None:
     """What keeps the modules inside from being left out, or None: another class than the planned one (an adapter, a
     quantized layer), training mode, or a hook."""
-    for path, kind in binding.parts:
+    for path, kind, forward in binding.parts:
         part: Any = module
         for name in path.split("."):
             part = getattr(part, name, None)
@@ -71,7 +101,7 @@ def changed_part(module: torch.nn.Module, binding: Binding) -> str | None:
             return f"`{path}` is now a {type(part).__name__}"
         if part.training:
             return f"`{path}` is in training mode"
-        if "forward" in part.__dict__ or part._forward_hooks or part._forward_pre_hooks:
+        if part.__dict__.get("forward") is not forward or part._forward_hooks or part._forward_pre_hooks:
             return f"`{path}` has a forward or a hook of its own"
     for name, function in binding.functions:
         if getattr(module, name, None) is not function:

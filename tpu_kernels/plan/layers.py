@@ -17,6 +17,7 @@ from tpu_kernels.plan.model_view import attention_layers
 from tpu_kernels.plan.norms import is_norm, norm_layer
 from tpu_kernels.plan.probe import kind_of
 from tpu_kernels.plan.rotary import rotary_layer
+from tpu_kernels.plan.sharded import is_only_parallel, localized
 
 _REPLACED: Final = "its forward was replaced by another one"
 OURS: Final = "_tpu_kernels_forward"
@@ -48,7 +49,7 @@ def candidate_layers(model: PreTrainedModel) -> Iterator[Layer]:
             known[kind] = _found(finder, op, path, module)
         layer = known[kind]
         if layer is not None:
-            yield replace(layer, path=path, module=module)
+            yield localized(replace(layer, path=path, module=module))
 
 
 def _found(finder: _Finder, op: str, path: str, module: torch.nn.Module) -> Layer | None:
@@ -62,9 +63,9 @@ def _found(finder: _Finder, op: str, path: str, module: torch.nn.Module) -> Laye
 
 
 def _is_replaced(module: torch.nn.Module) -> bool:
-    """Whether somebody else has set a forward on the instance."""
+    """Whether somebody else has set a forward on the instance, apart from transformers' tensor parallelism."""
     forward = vars(module).get("forward")
-    return forward is not None and not getattr(forward, OURS, False)
+    return forward is not None and not getattr(forward, OURS, False) and not is_only_parallel(module)
 
 
 def _rotary(path: str, module: torch.nn.Module, known: dict[Any, Layer | None]) -> Iterator[Layer]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch.distributed.tensor import DTensor
 
-from tpu_kernels.plan.binding import Binding, changed_part, tensor_at
+from tpu_kernels.plan.binding import Binding, changed_part, local_tensor_at
 from tpu_kernels.plan.layers import OURS
 from tpu_kernels.runtime.dispatch import LAYER_ATTRIBUTE, LayerDispatch
 
@@ -22,7 +23,7 @@ def module_forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     inputs = _inputs(layer.binding, args, kwargs)
     hidden = args[0] if args else next(iter(kwargs.values()))
     changed = changed_part(module, layer.binding)
-    tensors = [] if changed is not None else [tensor_at(module, path) for path in layer.binding.tensors]
+    tensors = [] if changed is not None else [local_tensor_at(module, path) for path in layer.binding.tensors]
     use_kernel = layer.decide(
         layer.facts.class_name,
         str(hidden.dtype).removeprefix("torch."),
@@ -36,12 +37,21 @@ def module_forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not use_kernel or inputs is None:
         return _own(module, *args, **kwargs)
     if torch.compiler.is_dynamo_compiling():
-        return layer.call_kernel(*inputs, *tensors, **layer.binding.keywords)
+        return _reduced(module, layer.binding, layer.call_kernel(*inputs, *tensors, **layer.binding.keywords))
     output = layer.try_kernel(*inputs, *tensors, **layer.binding.keywords)
     if output is None:
         layer.note_fallback(OWN_CODE)
         return _own(module, *args, **kwargs)
-    return output
+    return _reduced(module, layer.binding, output)
+
+
+def _reduced(module: torch.nn.Module, binding: Binding, output: torch.Tensor) -> torch.Tensor:
+    """The layer's output from the kernel's: as the kernel gave it, or summed over the ranks that hold the shards."""
+    if binding.reduction is None:
+        return output
+    torch.distributed.all_reduce(output, group=binding.reduction.mesh.get_group())
+    bias = local_tensor_at(module, binding.reduction.bias)
+    return output if bias is None else output + bias
 
 
 def _is_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -54,6 +64,9 @@ setattr(module_forward, OURS, True)
 
 
 def _own(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    layer: LayerDispatch | None = getattr(module, LAYER_ATTRIBUTE, None)
+    if layer is not None and layer.binding is not None and layer.binding.own is not None:
+        return layer.binding.own(*args, **kwargs)
     return type(module).forward(module, *args, **kwargs)
 
 
@@ -100,8 +113,8 @@ def _obstacle(
         return "the model is in training mode"
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*inputs, *present)):
         return "gradients are wanted (torch.no_grad() or torch.inference_mode() allows the kernel)"
-    if any(hasattr(each, "to_local") for each in (hidden, *present)):
-        return "its tensors are sharded"
+    if isinstance(hidden, DTensor):
+        return "its input is sharded"
     if any(type(each) not in (torch.Tensor, torch.nn.Parameter) for each in present):
         return "its weights are no plain tensors"
     width = layer.facts.sizes.get("hidden") if layer.facts is not None else None
