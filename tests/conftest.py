@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+# The day is fixed here, before the workers start: they must collect the same tests.
+import tests.support.today  # noqa: F401
+
 # Tiny models: threads of an operator cost more than they bring, above all on a busy machine.
 torch.set_num_threads(1)
 
