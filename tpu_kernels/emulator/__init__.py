@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from tpu_kernels.emulator.bootstrap import start
     from tpu_kernels.emulator.capturing import capture
     from tpu_kernels.emulator.chips import find_tpu_chips
-    from tpu_kernels.emulator.recording import CapturedProgram
+    from tpu_kernels.emulator.recording import CapturedProgram, CapturedPrograms
     from tpu_kernels.emulator.runner import run_script
 
 __all__ = [
     "CapturedProgram",
+    "CapturedPrograms",
     "capture",
     "compilations",
     "executions",
@@ -39,6 +40,7 @@ __all__ = [
 
 _LAZY = {
     "CapturedProgram": "tpu_kernels.emulator.recording",
+    "CapturedPrograms": "tpu_kernels.emulator.recording",
     "capture": "tpu_kernels.emulator.capturing",
     "find_tpu_chips": "tpu_kernels.emulator.chips",
     "run_script": "tpu_kernels.emulator.runner",

@@ -43,12 +43,16 @@ _OF_A_LAUNCH = (
 )
 
 
-def start(force: bool = False) -> None:
+def start(force: bool = False, *, rank: int = 0, ranks: int = 1) -> None:
     """Make `tpu` a device of torch in this process: the real torch_tpu on XLA's CPU plugin.
 
     It must run before anything imports torch; it imports torch, torch_tpu and jax itself. Afterwards
     `torch.device("tpu")`, `torch.compile(backend="tpu")`, `torch.tpu.pallas.jax_op` (Pallas kernels
     in interpret mode) and Hub kernels of the backend `tpu` work. Starting twice does nothing.
+
+    With `ranks` above 1 this process is one of that many ranks, alone: torch_tpu's own process group is started as if
+    the others were there. That is for `capture()`, which then sees programs with their collectives; none can run. (For
+    ranks that run, start a process for each and call `init_process_group` there.)
 
     `force` (or TPU_KERNELS_EMULATOR_FORCE=1) goes ahead on a machine with a TPU and with a version
     of torch_tpu that was never tried. Raises EmulatorError with what to do.
@@ -66,8 +70,9 @@ def start(force: bool = False) -> None:
         with _environment({**_WHILE_LOADING, "TPU_LIBRARY_PATH": str(plugin)}), _hidden(_OF_A_LAUNCH):
             # torch_tpu and jax would both look for the real TPU runtime in this module.
             sys.modules["libtpu"] = None  # type: ignore[assignment]
-            device.install(PjrtApi(plugin))
+            device.install(PjrtApi(plugin), rank, ranks)
             _load_torch_tpu()
+            _connect(rank, ranks)
             _load_jax()
         STATE.active = True
 
@@ -84,14 +89,21 @@ def _load_torch_tpu() -> None:
     guards.install()
     scalars.install()
     garbage.install()
-    # Reads torch's distributed package, so it can only be imported now.
-    from tpu_kernels.emulator import collectives
-
-    collectives.install()
     # What `kernels` looks for to know that this is a TPU host; torch_tpu does not set it.
     torch.backends.tpu = torch.tpu  # type: ignore[attr-defined]
     # torch_tpu's flash attention is a Mosaic kernel, which no CPU can run.
     torch.backends.cuda.enable_flash_sdp(False)
+
+
+def _connect(rank: int, ranks: int) -> None:
+    """Groups of emulated chips, or a group in which this process is alone."""
+    # They read torch's distributed package, so they can only be imported now.
+    from tpu_kernels.emulator import collectives, lone_rank
+
+    if ranks > 1:
+        lone_rank.install(rank, ranks)
+    else:
+        collectives.install()
 
 
 def _load_jax() -> None:

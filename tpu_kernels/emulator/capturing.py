@@ -7,18 +7,19 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tpu_kernels.emulator.recording import CapturedProgram, Recorder
+from tpu_kernels.emulator.recording import CapturedPrograms, Recorder
 from tpu_kernels.emulator.state import STATE
 from tpu_kernels.errors import EmulatorError, explain
 
 
 @contextlib.contextmanager
-def capture(*, run: bool = False, interpret: bool | None = None) -> Iterator[list[CapturedProgram]]:
+def capture(*, run: bool = False, interpret: bool | None = None) -> Iterator[CapturedPrograms]:
     """Inside, every program that torch_tpu hands to PJRT is kept in the list that this yields.
 
         with emulator.capture() as programs:
             step(tokens)                # eager ops and functions of torch.compile alike
         programs[-1].stablehlo          # a StableHLO portable artifact, for libtpu or another compiler
+        programs.runs                   # the index of a program for each time that one would have run
 
     Nothing is compiled for this machine and nothing runs, so kernels may be Mosaic kernels and weights
     may be larger than its memory, as long as they are born on the device (`torch.empty(...,

@@ -25,10 +25,20 @@ _TOPOLOGY_FUNCTIONS = 32
 _TOPOLOGY_COUNTS = range(7, 16)
 _COUNT_OFFSET = 16
 
+# How many devices the CPU plugin's client has.
+_DEVICES_OPTION = b"cpu_device_count"
 
-def install(api: PjrtApi) -> None:
-    """Hook everything that a TPU answers otherwise than a CPU, and everything that is counted."""
-    api.hook("PJRT_Client_Create", _without_tpu_options(api))
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+
+
+def install(api: PjrtApi, rank: int = 0, ranks: int = 1) -> None:
+    """Hook everything that a TPU answers otherwise than a CPU, and everything that is counted.
+
+    With `ranks` above 1 there is a device for each of them, and device `rank` is the one of this process.
+    """
+    api.hook("PJRT_Client_Create", _without_tpu_options(api, ranks))
+    if ranks > 1:
+        api.hook("PJRT_Client_AddressableDevices", _own_device(api, rank))
     compiler = _Compiler(api)
     api.hook("PJRT_Client_Compile", compiler.compile)
     api.hook("PJRT_LoadedExecutable_Execute", compiler.execute)
@@ -40,10 +50,21 @@ def install(api: PjrtApi) -> None:
     api.prepend_extension(_TOPOLOGY_TYPE, _TOPOLOGY_SIZE, functions)
 
 
-def _without_tpu_options(api: PjrtApi) -> Hook:
+def _without_tpu_options(api: PjrtApi, devices: int) -> Hook:
     def create(original: Original, address: int) -> int | None:
         arguments = api.struct("PJRT_Client_Create_Args", address)
         arguments.num_options = 0
+        if devices > 1:
+            name = ctypes.create_string_buffer(_DEVICES_OPTION)
+            option = api.arguments(
+                "PJRT_NamedValue",
+                name=ctypes.addressof(name),
+                name_size=len(_DEVICES_OPTION),
+                type=api.abi.PJRT_NamedValue_kInt64,
+                int64_value=devices,
+                value_size=1,
+            )
+            arguments.create_options, arguments.num_options = ctypes.addressof(option), 1
         error = original(address)
         api.client = arguments.client
         return error
@@ -51,13 +72,28 @@ def _without_tpu_options(api: PjrtApi) -> Hook:
     return create
 
 
+def _own_device(api: PjrtApi, rank: int) -> Hook:
+    """A process has one chip of a slice; the CPU plugin would give it all its devices."""
+
+    def addressable(original: Original, address: int) -> int | None:
+        error = original(address)
+        if not error:
+            arguments = api.struct("PJRT_Client_AddressableDevices_Args", address)
+            api.own_device = ctypes.c_void_p.from_address(arguments.addressable_devices + rank * _POINTER).value
+            arguments.addressable_devices += rank * _POINTER
+            arguments.num_addressable_devices = 1
+        return error
+
+    return addressable
+
+
 class _Compiler:
     """Compiles and runs programs; inside a capture it keeps them and runs nothing."""
 
     def __init__(self, api: PjrtApi) -> None:
         self._api = api
-        # Executables (addresses) that stand in for a program that was captured, not compiled.
-        self._stand_ins: set[int] = set()
+        # Executables (addresses) that stand in for a program that was captured, not compiled, and its number.
+        self._stand_ins: dict[int, int] = {}
 
     def compile(self, original: Original, address: int) -> int | None:
         arguments = self._api.struct("PJRT_Client_Compile_Args", address)
@@ -66,11 +102,11 @@ class _Compiler:
         recorder = STATE.recorder
         if recorder is not None:
             options = ctypes.string_at(arguments.compile_options, arguments.compile_options_size)
-            stand_in = record(recorder, code, options)
+            number, stand_in = record(recorder, code, options)
             if not recorder.run:
                 error = self._compile(original, address, program, stand_in)
                 if not error:
-                    self._stand_ins.add(arguments.executable)
+                    self._stand_ins[arguments.executable] = number
                 return error
         refusal = programs.refusal(code)
         if refusal is not None:
@@ -81,7 +117,10 @@ class _Compiler:
     def execute(self, original: Original, address: int) -> int | None:
         recorder = STATE.recorder
         if recorder is not None and not recorder.run:
-            skip_execution(self._api, self._api.struct("PJRT_LoadedExecutable_Execute_Args", address))
+            arguments = self._api.struct("PJRT_LoadedExecutable_Execute_Args", address)
+            if arguments.executable in self._stand_ins:
+                recorder.programs.runs.append(self._stand_ins[arguments.executable])
+            skip_execution(self._api, arguments)
             return None
         if self._stand_ins:
             arguments = self._api.struct("PJRT_LoadedExecutable_Execute_Args", address)
@@ -93,7 +132,7 @@ class _Compiler:
     def destroy(self, original: Original, address: int) -> int | None:
         if self._stand_ins:
             arguments = self._api.struct("PJRT_LoadedExecutable_Destroy_Args", address)
-            self._stand_ins.discard(arguments.executable)
+            self._stand_ins.pop(arguments.executable, None)
         return original(address)
 
     def _compile(self, original: Original, address: int, program: Any, code: bytes) -> int | None:

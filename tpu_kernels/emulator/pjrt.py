@@ -28,7 +28,10 @@ INTERNAL = 13
 
 
 class PjrtApi:
-    """The function table of one plugin, loaded once and never unloaded; `client` is its client, once made."""
+    """The function table of one plugin, loaded once and never unloaded; `client` is its client, once made.
+
+    `own_device` is the device of this process where it is not the client's only one.
+    """
 
     def __init__(self, plugin: Path) -> None:
         from pypjrt import _abi
@@ -43,6 +46,7 @@ class PjrtApi:
         )
         self.abi: Any = _abi.load(*version)[0]
         self.client: int | None = None
+        self.own_device: int | None = None
         self._extension_start = ctypes.c_void_p.from_address(self.address + extension)
         self._table = ctypes.cast(self.address + self.abi.VTABLE_OFFSET, ctypes.POINTER(ctypes.c_void_p))
         self._originals: dict[str, int] = {}
@@ -64,7 +68,7 @@ class PjrtApi:
         """The argument struct `name` (a ctypes Structure of pypjrt's) that lies at `address`."""
         return getattr(self.abi, name).from_address(address)
 
-    def arguments(self, name: str, **fields: Any) -> Any:
+    def arguments(self, name: str, /, **fields: Any) -> Any:
         """A zeroed argument struct `name` with its size and the given fields filled in."""
         struct = getattr(self.abi, name)()
         struct.struct_size = getattr(self.abi, f"{name}_STRUCT_SIZE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,16 +21,34 @@ class CapturedProgram:
     """The serialized CompileOptionsProto that came with it."""
 
 
+class CapturedPrograms(list[CapturedProgram]):
+    """Programs in the order in which they were compiled.
+
+    `runs` holds the index of a program for each time that one would have run, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[int] = []
+        self._lock = threading.Lock()
+
+    def keep(self, program: CapturedProgram) -> int:
+        """Append `program` and return its index; torch_tpu compiles from threads of its own."""
+        with self._lock:
+            self.append(program)
+            return len(self) - 1
+
+
 @dataclass
 class Recorder:
-    """Programs in the order in which they were compiled; `run` tells whether they run as well."""
+    """What was captured so far; `run` tells whether programs run as well."""
 
     run: bool
-    programs: list[CapturedProgram] = field(default_factory=list)
+    programs: CapturedPrograms = field(default_factory=CapturedPrograms)
 
 
-def record(recorder: Recorder, program: bytes, options: bytes) -> bytes:
-    """Keep `program`; return a portable artifact of the same signature that yields zeros.
+def record(recorder: Recorder, program: bytes, options: bytes) -> tuple[int, bytes]:
+    """Keep `program`; return its number in the record and a portable artifact of the same signature that yields zeros.
 
     Raises RuntimeError if the program cannot be read.
     """
@@ -37,11 +56,11 @@ def record(recorder: Recorder, program: bytes, options: bytes) -> bytes:
 
     with readable(program) as module:
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value
-        recorder.programs.append(CapturedProgram(name, program, options))
+        number = recorder.programs.keep(CapturedProgram(name, program, options))
         if recorder.run:
-            return program
+            return number, program
         _empty(module)
-        return written(module)
+        return number, written(module)
 
 
 def _empty(module: Any) -> None:

@@ -25,7 +25,7 @@ def skip_execution(api: PjrtApi, arguments: Any) -> None:
     nothing.
     """
     loaded = arguments.executable
-    device = arguments.execute_device or _first_device(api, loaded)
+    device = arguments.execute_device or api.own_device or _first_device(api, loaded)
     outputs = ctypes.cast(arguments.output_lists, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))
     with _executable(api, loaded) as executable:
         for index, (kind, shape) in enumerate(_outputs(api, executable)):
