@@ -12,6 +12,8 @@
     ├── NoMatchError             nothing in the model matches any spec
     ├── ModelNotOnTpuError       the model is not where its kernels would run
     ├── ModelStructureError      no transformers model was found in the given object
+    ├── TensorParallelError      a model cannot be divided over so many chips
+    ├── RanksDisagreeError       the processes of one divided model do different things
     ├── CacheTooSmallError       the prompt and the new tokens do not fit the cache asked for
     ├── CacheTooLargeError       the cache would not fit the memory of the chip
     └── CompileError             the TPU compiler refused a program
@@ -90,6 +92,14 @@ class ModelNotOnTpuError(TpuKernelsError):
 
 class ModelStructureError(TpuKernelsError):
     """No transformers model was found in the object given."""
+
+
+class TensorParallelError(TpuKernelsError, ValueError):
+    """A model cannot be divided over the number of chips asked for."""
+
+
+class RanksDisagreeError(TpuKernelsError):
+    """The processes that hold the shards of one model do different things."""
 
 
 class CacheTooSmallError(TpuKernelsError, ValueError):

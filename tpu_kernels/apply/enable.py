@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from tpu_kernels._logging import logger
+from tpu_kernels.apply.choices import DISABLE_VARIABLE, Choice, OnReject, agreed, choices_of, is_disabled
 from tpu_kernels.apply.generation.buckets import check_chunk
 from tpu_kernels.apply.generation.hooks import GenerationHooks
 from tpu_kernels.apply.late_failure import EagerFailure
 from tpu_kernels.apply.report import EnableReport, ReportEntry
 from tpu_kernels.apply.session import SESSION_ATTRIBUTE, Session, Settings, session_of
 from tpu_kernels.errors import (
-    KernelLoadError,
     KernelRejectedError,
     ModelNotOnTpuError,
     NoMatchError,
@@ -34,15 +33,13 @@ from tpu_kernels.plan import (
 from tpu_kernels.runtime.attention import register_interfaces
 from tpu_kernels.runtime.bridge import announce_backend, current_chip
 from tpu_kernels.runtime.dispatch import LAYER_ATTRIBUTE, LayerDispatch
-from tpu_kernels.runtime.hub import LoadedKernel, load_kernel
+from tpu_kernels.runtime.hub import LoadedKernel
 from tpu_kernels.runtime.modules import OWN_CODE, module_forward
+from tpu_kernels.runtime.ranks import ranks_of
 from tpu_kernels.runtime.rotary import RotaryForward
 from tpu_kernels.runtime.stack import check_stack
 from tpu_kernels.specs import KernelSpec
 from tpu_kernels.specs.vocabulary import POLICIES, Policy
-
-OnReject = Literal["fallback", "error"]
-DISABLE_VARIABLE = "TPU_KERNELS_DISABLE"
 
 
 def _check_on_tpu(model: PreTrainedModel) -> None:
@@ -78,21 +75,6 @@ def _refuse_rejected(plan: SwapPlan, policy: Policy) -> None:
             )
 
 
-def _load_kernels(plan: SwapPlan, on_reject: OnReject) -> tuple[dict[str, LoadedKernel], dict[str, str]]:
-    """Each kernel of the plan once, by spec name; and why those that did not load did not."""
-    loaded: dict[str, LoadedKernel] = {}
-    failed: dict[str, str] = {}
-    for spec in {entry.kernel.name: entry.kernel for entry in plan.entries if entry.kernel}.values():
-        try:
-            loaded[spec.name] = load_kernel(spec)
-        except KernelLoadError as error:
-            if on_reject == "error":
-                raise
-            logger.warning("%s", error)
-            failed[spec.name] = str(error).replace("\n", " ")
-    return loaded, failed
-
-
 def _attention_fallback(session: Session, module: Any, kernel: LoadedKernel | None) -> str:
     """What runs where the kernel does not: the spec's wish, else what the model ran before."""
     before = session.configs.before(module.config) or "eager"
@@ -100,24 +82,15 @@ def _attention_fallback(session: Session, module: Any, kernel: LoadedKernel | No
     return str(before) if wish == "auto" else wish
 
 
-def _swap(
-    session: Session,
-    plan: SwapPlan,
-    layers: Sequence[Layer],
-    loaded: dict[str, LoadedKernel],
-    failed: dict[str, str],
-) -> tuple[ReportEntry, ...]:
+def _swap(session: Session, choices: Sequence[Choice]) -> tuple[ReportEntry, ...]:
     """Give the layers their dispatch. Only here, and in the hooks, is the model changed.
 
     An attention layer without a kernel gets one too, since its fallback expands our masks; any other is left alone.
     """
-    if any(layer.op == "attention" and layer.obstacle is None for layer in layers):
+    if any(choice.layer.op == "attention" and choice.layer.obstacle is None for choice in choices):
         session.configs.install(session.model, session.journal)
-    entries = []
-    for layer, entry in zip(layers, plan.entries, strict=True):
-        kernel = loaded.get(entry.kernel.name) if entry.kernel else None
-        reason = failed.get(entry.kernel.name, entry.reason) if entry.kernel else entry.reason
-        entries.append(_report_entry(entry, kernel, reason))
+    for choice in choices:
+        layer, kernel = choice.layer, choice.kernel
         attention = layer.op == "attention"
         if layer.obstacle is not None or (kernel is None and not attention):
             continue
@@ -125,13 +98,14 @@ def _swap(
             layer.path,
             layer.op,
             kernel,
-            reason,
+            choice.reason,
             fallback=_attention_fallback(session, layer.module, kernel) if attention else OWN_CODE,
-            generation=plan.generation,
+            generation=session.generation,
             log=session.log,
             only_where_preferred=session.settings.policy == "auto",
             facts=layer.facts,
             binding=layer.binding,
+            ranks=session.ranks,
         )
         dispatch.on_failure, dispatch.owner = EagerFailure(session), session.model
         session.layers.append(dispatch)
@@ -142,7 +116,7 @@ def _swap(
         session.journal.set_attribute(layer.module, LAYER_ATTRIBUTE, dispatch)
         if not attention:
             session.journal.set_attribute(layer.module, "forward", MethodType(module_forward, layer.module))
-    return tuple(entries)
+    return tuple(_report_entry(choice.entry, choice.kernel, choice.reason) for choice in choices)
 
 
 def _report_entry(entry: PlanEntry, kernel: LoadedKernel | None, reason: str) -> ReportEntry:
@@ -198,33 +172,23 @@ def enable_tpu_kernels(
         if session.settings != settings or specs or include is not None or exclude is not None:
             logger.warning("%s is enabled already; these arguments change nothing: undo first", type(inner).__name__)
         return session.report
-    if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
+    ranks = ranks_of(inner)
+    if is_disabled(ranks, settings, include, exclude):
         note = f"{DISABLE_VARIABLE} is set: nothing was enabled"
         logger.warning(note)
         return EnableReport(None, (), note)
-    _check_on_tpu(inner)
-    check_stack()
-    announce_backend()
-    chip = current_chip()
-    generation = chip.name if chip else None
-    if generation is None:
-        logger.warning("the generation of this TPU is not known: kernels take their default block sizes")
-    plan, layers = plan_model(inner, specs, include=include, exclude=exclude, policy=policy, generation=generation)
-    if not plan.entries:
-        raise NoMatchError(
-            explain(
-                f"no layer of {type(inner).__name__} matches any kernel spec.",
-                needs="a model with attention, norm, MLP or experts layers",
-                next_step="see `tpu-kernels specs` for what the registry holds.",
-            )
-        )
-    if on_reject == "error":
-        _refuse_rejected(plan, policy)
-    loaded, failed = _load_kernels(plan, on_reject)
+
+    def prepare() -> tuple[SwapPlan, list[Choice]]:
+        plan, layers = _planned(inner, specs, include, exclude, policy)
+        if on_reject == "error":
+            _refuse_rejected(plan, policy)
+        return plan, choices_of(plan, layers, on_reject)
+
+    plan, choices = agreed(ranks, prepare)
     register_interfaces()
-    session = Session(inner, settings, generation)
+    session = Session(inner, settings, plan.generation, ranks=ranks)
     try:
-        session.entries = _swap(session, plan, layers, loaded, failed)
+        session.entries = _swap(session, choices)
         GenerationHooks(session).install()
         session.journal.set_attribute(inner, SESSION_ATTRIBUTE, session)
     except BaseException:
@@ -234,6 +198,33 @@ def enable_tpu_kernels(
     session.report = EnableReport(session, session.entries)
     logger.info("%s", session.report)
     return session.report
+
+
+def _planned(
+    model: PreTrainedModel,
+    specs: Sequence[str | Path | KernelSpec] | None,
+    include: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    policy: Policy,
+) -> tuple[SwapPlan, Sequence[Layer]]:
+    """The plan for a model on the chip of this process. Raises what `enable_tpu_kernels` says."""
+    _check_on_tpu(model)
+    check_stack()
+    announce_backend()
+    chip = current_chip()
+    generation = chip.name if chip else None
+    if generation is None:
+        logger.warning("the generation of this TPU is not known: kernels take their default block sizes")
+    plan, layers = plan_model(model, specs, include=include, exclude=exclude, policy=policy, generation=generation)
+    if not plan.entries:
+        raise NoMatchError(
+            explain(
+                f"no layer of {type(model).__name__} matches any kernel spec.",
+                needs="a model with attention, norm, MLP or experts layers",
+                next_step="see `tpu-kernels specs` for what the registry holds.",
+            )
+        )
+    return plan, layers
 
 
 def disable_tpu_kernels(model: Any) -> bool:

@@ -13,6 +13,7 @@ from tpu_kernels.apply.journal import Journal
 from tpu_kernels.apply.own_config import OwnConfigs
 from tpu_kernels.apply.report import EnableReport, ReportEntry
 from tpu_kernels.runtime.dispatch import CallLog, LayerDispatch
+from tpu_kernels.runtime.ranks import Ranks, alone
 from tpu_kernels.specs.vocabulary import Policy
 
 SESSION_ATTRIBUTE = "_tpu_kernels_session"
@@ -66,6 +67,7 @@ class Session:
     layer_shapes: Any = None
     report: EnableReport | None = None
     lock: SessionLock = field(default_factory=SessionLock)
+    ranks: Ranks = field(default_factory=alone)
 
     def note(self, text: str) -> None:
         self.notes[text] += 1

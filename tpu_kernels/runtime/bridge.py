@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,6 +74,15 @@ def device_bytes(model: torch.nn.Module) -> int:
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             seen[id(tensor)] = local.numel() * local.element_size()
     return sum(seen.values())
+
+
+def spmd_safe(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with its collectives left inside the compiled graph: torch_tpu otherwise cuts it at each of them, as
+    it may not assume that all ranks run the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*spmd_safe is experimental")
+        safe: Callable[..., Any] = torch.tpu.distributed.spmd_safe(function)  # type: ignore[attr-defined]
+    return safe
 
 
 def compile_for_tpu(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:

@@ -20,6 +20,7 @@ import torch
 from tpu_kernels.plan.binding import Binding
 from tpu_kernels.plan.match import LayerFacts, not_preferred, rejections
 from tpu_kernels.runtime.hub import LoadedKernel
+from tpu_kernels.runtime.ranks import Ranks, alone
 from tpu_kernels.specs.vocabulary import Mode
 
 LAYER_ATTRIBUTE = "_tpu_kernels_layer"
@@ -147,6 +148,7 @@ class LayerDispatch:
         only_where_preferred: bool = True,
         facts: LayerFacts | None = None,
         binding: Binding | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.path = path
         self.op = op
@@ -159,6 +161,7 @@ class LayerDispatch:
         self.only_where_preferred = only_where_preferred
         self.facts = facts
         self.binding = binding
+        self.ranks = ranks or alone()
         self.on_failure: Callable[[LayerDispatch, Exception], bool] | None = None
         self.owner: torch.nn.Module | None = None
         self._retired: LoadedKernel | None = None
@@ -228,9 +231,23 @@ class LayerDispatch:
             decision = Decision(self.path, phase, self.kernel.spec.name, "", True)
         else:
             decision = Decision(self.path, phase, fallback, against or losing or "", False, losing is not None)
+        if program is None and not self.ranks.is_alone:
+            key = (self.path, class_name, dtype, sizes, features, obstacle, tracing, self.kernel is None)
+            decision = self._agreed(decision, fallback, key)
         self.log.note(decision, tracing=tracing)
         self._last = decision
         return decision.is_kernel
+
+    def _agreed(self, decision: Decision, fallback: str, key: tuple[Any, ...]) -> Decision:
+        """The decision of all ranks: the kernel where every one of them can take it.
+
+        A program's decisions are compared all at once, when it is compiled.
+        """
+        own = "" if decision.is_kernel else decision.reason or "it was decided so"
+        answers = self.ranks.agree_once(f"a call of {self.path}", key, own)
+        if len(set(answers)) == 1:
+            return decision
+        return Decision(decision.path, decision.phase, fallback, self.ranks.first(answers) or "", False)
 
     def call_kernel(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The kernel's output; whatever it raises goes through."""
@@ -254,13 +271,22 @@ class LayerDispatch:
         """
         tensors = tuple((arg.dtype, arg.shape) for arg in args if isinstance(arg, torch.Tensor))
         kind = self.kernel and self.kernel.spec.name, tensors, tuple(sorted(kwargs.items()))
+        if kind in self.log.proven and not self.ranks.is_alone:
+            return self.call_kernel(*args, **kwargs)
+        output, failure = None, None
         try:
             output = self.call_kernel(*args, **kwargs)
             if kind not in self.log.proven:
                 output.cpu()
-                self.log.proven.add(kind)
-            return output
         except Exception as error:
-            if self.on_failure is None:
-                raise
-            return self.try_kernel(*args, **kwargs) if self.on_failure(self, error) else None
+            failure = error
+        if not self.ranks.is_alone:
+            own = "" if failure is None else str(failure) or type(failure).__name__
+            said = self.ranks.first(self.ranks.agree(f"the first call of {self.path}", own))
+            failure = RuntimeError(said) if said else None
+        if failure is None:
+            self.log.proven.add(kind)
+            return output
+        if self.on_failure is None:
+            raise failure
+        return self.try_kernel(*args, **kwargs) if self.on_failure(self, failure) else None

@@ -6,14 +6,17 @@ the guards of one short and makes every unforeseen retrace an error instead of a
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 import torch
-from transformers import CompileConfig, PreTrainedModel
+from transformers import CompileConfig
 
+from tpu_kernels.apply.generation.settlement import Settlement, compare_ranks
 from tpu_kernels.apply.generation.signs_of_life import signs_of_life
 from tpu_kernels.apply.late_failure import (
     announce,
@@ -25,8 +28,8 @@ from tpu_kernels.apply.late_failure import (
     telling_line,
 )
 from tpu_kernels.apply.session import Session
-from tpu_kernels.errors import KernelFailedError
-from tpu_kernels.runtime.bridge import compile_for_tpu
+from tpu_kernels.errors import CompileError, KernelFailedError, RanksDisagreeError
+from tpu_kernels.runtime.bridge import compile_for_tpu, spmd_safe
 from tpu_kernels.runtime.dispatch import Program, traced_into
 from tpu_kernels.runtime.kv_cache import KernelCache
 
@@ -59,7 +62,7 @@ def tpu_compile_config(config: CompileConfig | None) -> dict[str, Any]:
     }
 
 
-def _forward_with_own_code(model: PreTrainedModel, name: str) -> Callable[..., Any]:
+def _forward_with_own_code(model: Callable[..., Any], name: str) -> Callable[..., Any]:
     def forward(**inputs: Any) -> Any:
         return model(**inputs)
 
@@ -67,12 +70,21 @@ def _forward_with_own_code(model: PreTrainedModel, name: str) -> Callable[..., A
     return FunctionType(code, forward.__globals__, name, forward.__defaults__, forward.__closure__)
 
 
+@dataclass
+class _Compiled:
+    """One compiled forward, and what is known of it."""
+
+    program: Program
+    settlement: Settlement
+    call: Callable[..., Any]
+
+
 class CompiledForwards:
     """Compiled calls of one enabled model, made as they are needed. A deep copy starts empty."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._compiled: dict[tuple[Any, ...], tuple[Program, Callable[..., Any]]] = {}
+        self._compiled: dict[tuple[Any, ...], _Compiled] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledForwards:
         import copy
@@ -89,19 +101,27 @@ class CompiledForwards:
             # A model may drop its cache for a step to compute it anew.
             return self._session.model(**inputs)
         length = cache.host_length()
-        key, program, compiled = self._program(config, cache, inputs)
+        key, compiled = self._compiled_for(config, cache, inputs)
+        program, settlement, ranks = compiled.program, compiled.settlement, self._session.ranks
         first, failures = program.runs == 0, self._session.failures
+        line, failure = None, None
         try:
-            outputs = self._run(program, compiled, inputs)
-            line = not_finite(outputs) if first and self._session.settings.check else None
-            failure = None
-        except KernelFailedError:
+            outputs = self._run(compiled, inputs)
+            if first and self._session.settings.check:
+                line = ranks.first(ranks.agree(f"the output of {program.name}", not_finite(outputs)))
+        except (KernelFailedError, RanksDisagreeError):
             raise
         except Exception as error:
+            if first and not settlement.done:
+                settlement.reach(error)
+            if settlement.trouble is not None:
+                raise settlement.trouble from None
+            if settlement.differing:
+                return self._anew(cache, length, config, inputs)
             failed = suspects(program)
-            if not first or not failed:
+            if not first or not failed or (settlement.refused is None and not ranks.is_alone):
                 raise
-            line, failure = telling_line(error), error
+            line, failure = settlement.refused or telling_line(error), error
         if line is not None and (failed := suspects(program)):
             self._forget(key, program)
             if cache.hides_padding:
@@ -123,9 +143,21 @@ class CompiledForwards:
         cache.note_length(length + inputs["input_ids"].shape[1])
         return outputs
 
-    def _program(
+    def compare_ranks(self) -> None:
+        """Before a call of `generate`: forget every graph where a layer was changed on some ranks alone."""
+        if compare_ranks(self._session):
+            self._forget_all()
+
+    def _anew(self, cache: KernelCache, length: int, config: CompileConfig | None, inputs: dict[str, Any]) -> Any:
+        """The same call once more, after the ranks agreed to do without some kernels."""
+        self._forget_all()
+        if cache.hides_padding:
+            cache.set_length(length)
+        return self(config, **inputs)
+
+    def _compiled_for(
         self, config: CompileConfig | None, cache: KernelCache, inputs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], Program, Callable[..., Any]]:
+    ) -> tuple[tuple[Any, ...], _Compiled]:
         batch, tokens = inputs["input_ids"].shape
         options = tpu_compile_config(config)
         key = (cache.get_max_length(), options["fullgraph"], len(cache.layers), _signature(inputs))
@@ -133,21 +165,44 @@ class CompiledForwards:
             name = f"{'decode' if tokens == 1 else 'prefill'} batch {batch} tokens {tokens} cache {key[0]}"
             name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
             program = Program(name, batch, tokens, key[0])
-            forward = _forward_with_own_code(self._session.model, name.replace(" ", "_"))
-            self._compiled[key] = (program, torch.compile(forward, **{**options, "backend": compile_for_tpu}))
+            model: Any = self._session.model
+            forward = _forward_with_own_code(
+                model if self._session.ranks.is_alone else spmd_safe(model), name.replace(" ", "_")
+            )
+            settlement = Settlement(self._session, program)
+            call = torch.compile(forward, **{**options, "backend": functools.partial(_compile, settlement)})
+            self._compiled[key] = _Compiled(program, settlement, call)
             self._session.log.programs.append(program)
-        return key, *self._compiled[key]
+        return key, self._compiled[key]
 
-    def _run(self, program: Program, compiled: Callable[..., Any], inputs: dict[str, Any]) -> Any:
+    def _run(self, compiled: _Compiled, inputs: dict[str, Any]) -> Any:
+        program, compiled.settlement.done = compiled.program, False
         with traced_into(program), torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
             if program.runs:
-                return compiled(**inputs)
+                return compiled.call(**inputs)
             started = time.monotonic()
             with signs_of_life(f"compiling {program.name}"):
-                outputs = compiled(**inputs)
+                outputs = compiled.call(**inputs)
             program.compile_seconds = time.monotonic() - started
             return outputs
 
     def _forget(self, key: tuple[Any, ...], program: Program) -> None:
         del self._compiled[key]
         self._session.log.programs.remove(program)
+
+    def _forget_all(self) -> None:
+        for key, compiled in list(self._compiled.items()):
+            self._forget(key, compiled.program)
+
+
+def _compile(settlement: Settlement, module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    """The backend of our graphs. Where ranks share the model, none goes on before all have compiled the same."""
+    try:
+        compiled = compile_for_tpu(module, inputs)
+    except Exception as error:
+        settlement.reach(error)
+        raise
+    settlement.reach(None)
+    if settlement.refused is not None or settlement.differing:
+        raise CompileError(settlement.refused or "the ranks decided differently")
+    return compiled

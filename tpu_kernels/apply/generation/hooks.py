@@ -81,6 +81,8 @@ class GenerationHooks:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         with self.session.lock:
+            if self.compiled is not None:
+                self.compiled.compare_ranks()
             arguments = bound_arguments(self.session.model, args, kwargs)
             reason = self._plain_reason(arguments)
             if reason is None:
