@@ -29,12 +29,13 @@ from tpu_kernels.errors import (
     RanksDisagreeError,
     SpecError,
     StackError,
+    TensorParallelError,
     TpuKernelsError,
 )
 
 if TYPE_CHECKING:
-    from tpu_kernels.apply import disable_tpu_kernels, enable_tpu_kernels
-    from tpu_kernels.plan import plan_tpu_kernels
+    from tpu_kernels.apply import disable_tpu_kernels, enable_tpu_kernels, tp_config
+    from tpu_kernels.plan import plan_tensor_parallel, plan_tpu_kernels
     from tpu_kernels.registry import Registry, load_registry
     from tpu_kernels.specs import KernelSpec, load_spec
 
@@ -56,19 +57,24 @@ __all__ = [
     "Registry",
     "SpecError",
     "StackError",
+    "TensorParallelError",
     "TpuKernelsError",
     "__version__",
     "disable_tpu_kernels",
     "enable_tpu_kernels",
     "load_registry",
     "load_spec",
+    "plan_tensor_parallel",
     "plan_tpu_kernels",
+    "tp_config",
 ]
 
 _LAZY = {
     "disable_tpu_kernels": "tpu_kernels.apply",
     "enable_tpu_kernels": "tpu_kernels.apply",
+    "plan_tensor_parallel": "tpu_kernels.plan",
     "plan_tpu_kernels": "tpu_kernels.plan",
+    "tp_config": "tpu_kernels.apply",
     "Registry": "tpu_kernels.registry",
     "load_registry": "tpu_kernels.registry",
     "KernelSpec": "tpu_kernels.specs",
