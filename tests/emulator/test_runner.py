@@ -75,7 +75,7 @@ def test_missing_script(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    usage = "usage: python -m tpu_kernels.emulator [--force] SCRIPT [ARGS...]\n"
+    usage = "usage: python -m tpu_kernels.emulator [--force] [-m] SCRIPT [ARGS...]\n"
     assert main([]) == 2
     assert capsys.readouterr() == ("", usage)
     assert main(["--help"]) == 0

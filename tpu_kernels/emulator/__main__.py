@@ -1,4 +1,4 @@
-"""`python -m tpu_kernels.emulator [--force] SCRIPT [ARGS...]`."""
+"""`python -m tpu_kernels.emulator [--force] [-m] SCRIPT [ARGS...]`."""
 
 from __future__ import annotations
 

@@ -20,17 +20,23 @@ _SECONDS_TO_REAP = 5.0
 
 
 class Agent(LocalElasticAgent):
-    """One agent of torchrun; `deaths` maps the local ranks that have ended to the time, in ns since the epoch."""
+    """One agent of torchrun.
+
+    `deaths` maps the local ranks that have ended to the time, in ns since the epoch; `stopped` holds those that still
+    ran when the agent told them to end; `attempts` counts starts of the ranks.
+    """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.deaths: dict[int, int] = {}
+        self.stopped: set[int] = set()
         self.attempts = 0
 
     def _start_workers(self, worker_group: Any) -> Any:
         processes = super()._start_workers(worker_group)
         self.attempts += 1
         self.deaths = {}
+        self.stopped = set()
         for local_rank, pid in processes.items():
             threading.Thread(target=_watch, args=(pid, local_rank, self.deaths), daemon=True).start()
         self._bound_shutdown()
@@ -44,11 +50,16 @@ class Agent(LocalElasticAgent):
         return "" if local_rank in shown else str(context.stderrs[local_rank])
 
     def _bound_shutdown(self) -> None:
-        """When a rank has failed, torchrun waits 30 s for the others after a SIGTERM; here it is --shutdown-timeout."""
+        """Let a failure end the other ranks within seconds, and note whom it ended.
+
+        When a rank has failed, torchrun waits 30 s for the others after a SIGTERM, whatever --shutdown-timeout says.
+        """
         context: Any = self._pcontext
         close, longest = context.close, self._shutdown_timeout
 
         def bounded(death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+            running = context.subprocess_handlers.items()
+            self.stopped |= {local_rank for local_rank, handler in running if handler.proc.poll() is None}
             close(death_sig, min(timeout, longest))
 
         context.close = bounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ _LOOK_THERE = {
 
 # The other ranks see the sockets of a dead rank close before its end is known here.
 _LATE_NEWS_NS = 250_000_000
+# How a rank may end because another one failed: by an exit code, or by a runtime that aborts when it loses a peer.
+_MAY_FOLLOW = ("", "SIGABRT")
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,11 @@ class Failure:
         return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
 
 
-def first_failure(failures: Mapping[int, Any], deaths: Mapping[int, int]) -> Failure:
+def first_failure(failures: Mapping[int, Any], deaths: Mapping[int, int], stopped: Collection[int]) -> Failure:
     """The rank whose error came first, of torchrun's ProcessFailures by global rank.
 
-    torchrun itself takes the lowest rank of those that it finds dead at once.
+    `deaths` says when each local rank ended, in ns since the epoch; those in `stopped` were ended because another had
+    failed. torchrun itself takes the lowest rank of those that it finds dead at once.
     """
     found = []
     for rank, failure in failures.items():
@@ -61,14 +64,8 @@ def first_failure(failures: Mapping[int, Any], deaths: Mapping[int, int]) -> Fai
             time_ns = record.time_ns
         code = record.exit_code if record else failure.exitcode
         found.append(Failure(rank, failure.local_rank, failure.pid, code, time_ns, record))
-    return min(found, key=lambda failure: (_suspicion(failure), failure.time_ns))
-
-
-def _suspicion(failure: Failure) -> int:
-    """0 for a signal that another rank's failure never leads to, 2 for what torchrun ends the other ranks with."""
-    if failure.signal_name == "SIGTERM":
-        return 2
-    return 1 if failure.signal_name in ("", "SIGABRT") else 0
+    own = [failure for failure in found if failure.local_rank not in stopped]
+    return min(own or found, key=lambda failure: (failure.signal_name in _MAY_FOLLOW, failure.time_ns))
 
 
 def failure_message(failure: Failure, *, world_size: int, hosts: int, attempts: int, hidden: str) -> str:

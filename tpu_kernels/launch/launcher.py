@@ -53,8 +53,12 @@ def run_launch(
     else:
         environment.set_launch_environment(options, count)
     _complete(options, count)
-    _wrap_script(options)
-    return _run(options)
+    scratch = tempfile.mkdtemp(prefix="tpu-kernels-launch-")
+    try:
+        _wrap_script(options, scratch)
+        return _run(options)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _parse(arguments: Sequence[str], nproc: int | None, emulate: bool, force: bool) -> argparse.Namespace:
@@ -135,9 +139,11 @@ def _complete(options: argparse.Namespace, count: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
 
 
-def _wrap_script(options: argparse.Namespace) -> None:
-    """Let torchrun start our worker, which runs the script."""
-    flags = ["--launcher", str(os.getpid())]
+def _wrap_script(options: argparse.Namespace, scratch: str) -> None:
+    """Let torchrun start our worker, which runs the script; what nobody asked to keep goes into `scratch`."""
+    if options.log_dir is None and {options.redirects, options.tee} == {"0"}:
+        options.log_dir = scratch
+    flags = ["--launcher", str(os.getpid()), "--scratch", scratch]
     flags += ["--emulate"] if options.emulate else []
     flags += ["--force"] if options.force else []
     flags += ["--module"] if options.module else []
@@ -156,9 +162,6 @@ def _run(options: argparse.Namespace) -> int:
 
     _quieten()
     adopt_orphans()
-    logs = None
-    if options.log_dir is None and {options.redirects, options.tee} == {"0"}:
-        logs = options.log_dir = tempfile.mkdtemp(prefix="tpu-kernels-launch-")  # torchrun would leave its own behind
     code = 1
     try:
         with agents() as made:
@@ -173,15 +176,13 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         if code:
             end_children()
-        if logs is not None:
-            shutil.rmtree(logs, ignore_errors=True)
     return code
 
 
 def _report(failures: Any, agent: Any) -> int:
     from tpu_kernels.launch.failures import failure_message, first_failure
 
-    failure = first_failure(failures, agent.deaths)
+    failure = first_failure(failures, agent.deaths, agent.stopped)
     group = agent.get_worker_group()
     message = failure_message(
         failure,

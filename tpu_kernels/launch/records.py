@@ -55,6 +55,8 @@ def record_failure(error: BaseException, exit_code: int) -> bool:
         return True
     if first is None:
         return True
+    if isinstance(error, KeyboardInterrupt):  # all ranks got it, and one traceback shows where
+        return False
     line = textwrap.shorten(summary, _LONGEST, placeholder=" ...")
     print(f"rank {_rank()}: {line} (after {first} had failed)", file=sys.stderr)
     return False

@@ -19,10 +19,13 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from tpu_kernels.emulator.launching import skip_exit_barrier
 from tpu_kernels.errors import EmulatorError
 from tpu_kernels.launch.records import record_failure
 
 _PR_SET_PDEATHSIG = 1
+# The emulator would make a temporary folder for it, which stays if the rank is killed.
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _SECONDS_TO_SHUT_DOWN = 5
 
 
@@ -32,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--launcher", type=int, required=True, help="process id of the launcher")
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--force", action="store_true")
+    parser.add_argument("--scratch", help="folder that the launcher removes")
     parser.add_argument("--module", action="store_true", help="SCRIPT is a module")
     parser.add_argument("--exec", action="store_true", help="SCRIPT is a program that is no Python file")
     parser.add_argument("script")
@@ -45,6 +49,9 @@ def main(arguments: Sequence[str]) -> int:
         if options.emulate:
             from tpu_kernels import emulator
 
+            if options.scratch and _CACHE not in os.environ:
+                attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+                os.environ[_CACHE] = os.path.join(options.scratch, f"cache-{os.environ['RANK']}-{attempt}")
             emulator.start(force=options.force)
         _run(options.script, options.arguments, module=options.module)
     except SystemExit as stop:
@@ -104,9 +111,7 @@ def _failed(code: int) -> NoReturn:
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_SECONDS_TO_SHUT_DOWN)
-    device = sys.modules.get("torch_tpu._internal.device._device_module")
-    if device is not None:
-        atexit.unregister(device.TpuDeviceModule._shutdown_runtime)
+    skip_exit_barrier()
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
