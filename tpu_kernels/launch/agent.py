@@ -17,6 +17,7 @@ from torch.distributed.launcher import api
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SECONDS_TO_REAP = 5.0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Agent(LocalElasticAgent):
@@ -89,8 +90,8 @@ def adopt_orphans() -> None:
 
 
 def end_children() -> None:
-    """SIGKILL to every child of this process, until there is none; SIGINT and SIGTERM cannot interrupt that."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    """SIGKILL to every child of this process, until there is none; the signals in ENDING are ignored from here on."""
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     deadline = time.monotonic() + _SECONDS_TO_REAP
     while time.monotonic() < deadline:

@@ -37,9 +37,10 @@ def run_launch(
     Returns 0 when all ranks ended well, else the exit code of the rank that failed first (128 + N for signal N), and
     says on stderr which one that was. When a rank fails the others get SIGTERM, and SIGKILL `--shutdown-timeout`
     seconds later (5 unless it is given); the same happens when this process is told to end, with the signal that it
-    got. Processes that the ranks left behind are killed.
+    got. Processes that the ranks left behind are killed; every child of this process is taken for one.
 
-    Raises LaunchError or EmulatorError, before any process is started, for a launch that cannot work here.
+    Raises LaunchError or EmulatorError, before any process is started, for a launch that cannot work here, and
+    LaunchError if the hosts of a launch do not find together.
     """
     with environment.environment_kept(TORCH_DEVICE_BACKEND_AUTOLOAD="0"):
         import torch.distributed.run  # noqa: F401
@@ -158,10 +159,11 @@ def _run(options: argparse.Namespace) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    from tpu_kernels.launch.agent import adopt_orphans, agents, end_children
+    from tpu_kernels.launch.agent import ENDING, adopt_orphans, agents, end_children
 
     _quieten()
     adopt_orphans()
+    handlers = {number: signal.getsignal(number) for number in ENDING}  # torchrun, and we, set others
     code = 1
     try:
         with agents() as made:
@@ -173,9 +175,20 @@ def _run(options: argparse.Namespace) -> int:
         number = getattr(error, "sigval", signal.SIGINT)
         print(f"error: stopped by {number.name}; the ranks of this host were ended.", file=sys.stderr)
         code = 128 + number
+    except Exception as error:
+        raise LaunchError(
+            explain(
+                "torchrun could not run this launch.",
+                got=f"{type(error).__name__}: {error}",
+                next_step="check torchrun's options; for several hosts --nnodes, --node-rank, --master-addr and\n"
+                "--master-port, and that the first host can be reached at that address and port.",
+            )
+        ) from error
     finally:
         if code:
             end_children()
+        for signal_number, handler in handlers.items():
+            signal.signal(signal_number, handler)
     return code
 
 
@@ -199,4 +212,8 @@ def _quieten() -> None:
     if "LOGLEVEL" in os.environ or verbosity() <= logging.DEBUG:
         return
     for name in _COMMENTATORS:
-        logging.getLogger(name).addFilter(lambda record: not record.getMessage().startswith(_COMMENTS))
+        logging.getLogger(name).addFilter(_is_no_comment)
+
+
+def _is_no_comment(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_COMMENTS)
