@@ -219,3 +219,21 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | Non
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.02)
+
+
+def test_options_of_torchrun_pass_through(tmp_path: Path) -> None:
+    """A module, a program that is no Python, a log with prefixes, and one rank's output alone."""
+    (tmp_path / "a_package").mkdir()
+    file = script(tmp_path / "a_package", "import sys\nprint('in', __name__, sys.argv[1:])\n", "__main__.py")
+    module, program, tee, alone = several(
+        ["--nproc", "1", "-m", "a_package", "--tee", "3"],
+        ["--nproc", "1", "--no-python", "echo", "--nproc"],
+        ["--nproc", "2", "--tee", "3", "--log-dir", str(tmp_path / "logs"), file],
+        ["--nproc", "2", "--local-ranks-filter", "1", str(tmp_path / "a_package"), "x"],
+        PYTHONPATH=str(tmp_path),
+    )
+    assert module.stdout == "in __main__ ['--tee', '3']\n", module.stderr
+    assert program.stdout == "--nproc\n", program.stderr
+    assert sorted(tee.stdout.splitlines()) == [f"[default{rank}]:in __main__ []" for rank in (0, 1)], tee.stderr
+    assert alone.stdout == "in __main__ ['x']\n", alone.stderr
+    assert [launch.code for launch in (module, program, tee, alone)] == [0] * 4
