@@ -18,6 +18,15 @@ LEVELS: Final = {
 logger: Final = logging.getLogger("tpu_kernels")
 
 
+def of_first_rank(record: logging.LogRecord) -> bool:
+    """Whether a record is for people: of several processes that do the same, the first alone speaks, but for errors.
+
+    TPU_KERNELS_VERBOSITY=debug lets every rank speak.
+    """
+    first = os.environ.get("RANK", "0") in ("", "0")
+    return first or record.levelno >= logging.ERROR or verbosity() <= logging.DEBUG
+
+
 class _StderrHandler(logging.Handler):
     """Writes to stderr, unless the program has set up logging itself: then records go its way alone."""
 
@@ -36,6 +45,7 @@ def configure() -> None:
     logger.setLevel(verbosity())
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
+        logger.addFilter(of_first_rank)
     asked = os.environ.get(VARIABLE, "")
     if asked and asked.strip().lower() not in LEVELS:
         logger.warning("%s=%s is unknown; use one of %s.", VARIABLE, asked, ", ".join(LEVELS))

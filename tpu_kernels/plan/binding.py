@@ -26,11 +26,16 @@ Part = tuple[str, type[torch.nn.Module], Callable[..., Any] | None]
 
 @dataclass(frozen=True)
 class Reduction:
-    """The sum over the ranks of `mesh` that turns the kernel's outputs into the layer's, and the module's own tensor
-    (a path) that is added to it. A deep copy is itself: the ranks are the process's."""
+    """The sum over the ranks of `mesh` that turns the kernel's outputs into the layer's. A deep copy is itself: the
+    ranks are the process's.
+
+    bias      path of the module's own tensor that is added to the sum
+    shared    paths of those of the kernel's tensors that every rank holds whole and adds its share of
+    """
 
     mesh: Any
-    bias: str | None
+    bias: str | None = None
+    shared: tuple[str, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Reduction:
         return self

@@ -19,6 +19,8 @@ from tpu_kernels.plan.layer import Layer
 from tpu_kernels.plan.match import LayerFacts
 
 _STYLES: Final = "transformers.distributed.tensor_parallel"
+_SUMMED_EXPERTS: Final = ("MoeExpertsParallel", "SharedBiasParallel")
+"""Styles of experts whose parts are summed: transformers' own, and runtime/parallel_styles.py's with biases."""
 _SHARDED_DIFFERENTLY: Final = "its weights are sharded in a way that no kernel expects"
 
 
@@ -119,14 +121,15 @@ def _mlp(module: torch.nn.Module, binding: Binding, facts: LayerFacts) -> Bindin
 
 def _experts(module: torch.nn.Module, binding: Binding, facts: LayerFacts) -> Binding | str:
     style = style_of(module)
-    if style is not None and (style.name != "MoeExpertsParallel" or style.expert_parallel):
+    if style is not None and (style.name not in _SUMMED_EXPERTS or style.expert_parallel):
         return "its experts are divided among the ranks (expert parallelism)"
     first, last = (tensor_at(module, path) for path in binding.tensors[:2])
     if not _is_shard(first) and not _is_shard(last):
         return binding
     if style is None:
         return _SHARDED_DIFFERENTLY
-    if "bias" in facts.features:
+    biased = "bias" in facts.features
+    if biased != (style.name == "SharedBiasParallel"):
         return "its experts have biases, which every rank would add to its part of the sum"
     transposed = "transposed_weights" in facts.features
     interleaved = "interleaved" in facts.features
@@ -134,9 +137,14 @@ def _experts(module: torch.nn.Module, binding: Binding, facts: LayerFacts) -> Bi
     wanted_split = 2 if "gated" in facts.features and not interleaved else 1
     if _split(first, columns) != wanted_split or _split(last, rows) != 1:
         return _SHARDED_DIFFERENTLY
+    shared = binding.tensors[3] if biased else None
+    if biased and (
+        _split(tensor_at(module, binding.tensors[2]), 1) != wanted_split or _is_shard(tensor_at(module, shared))
+    ):
+        return _SHARDED_DIFFERENTLY
     if facts.sizes["intermediate"] % style.mesh.size():
         return f"{style.mesh.size()} ranks do not divide its intermediate size {facts.sizes['intermediate']}"
-    return replace(binding, reduction=Reduction(style.mesh, None))
+    return replace(binding, reduction=Reduction(style.mesh, shared=(shared,) if shared is not None else ()))
 
 
 def _splits_columns(style: Style | None, fused: bool) -> bool:

@@ -23,7 +23,7 @@ def module_forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     inputs = _inputs(layer.binding, args, kwargs)
     hidden = args[0] if args else next(iter(kwargs.values()))
     changed = changed_part(module, layer.binding)
-    tensors = [] if changed is not None else [local_tensor_at(module, path) for path in layer.binding.tensors]
+    tensors = [] if changed is not None else _tensors(module, layer.binding)
     use_kernel = layer.decide(
         layer.facts.class_name,
         str(hidden.dtype).removeprefix("torch."),
@@ -43,6 +43,17 @@ def module_forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         layer.note_fallback(OWN_CODE)
         return _own(module, *args, **kwargs)
     return _reduced(module, layer.binding, output)
+
+
+def _tensors(module: torch.nn.Module, binding: Binding) -> list[torch.Tensor | None]:
+    """The module's own tensors as the kernel takes them: this rank's shards, and its share of what all ranks add."""
+    reduction, tensors = binding.reduction, []
+    for path in binding.tensors:
+        tensor = local_tensor_at(module, path)
+        if tensor is not None and reduction is not None and path in reduction.shared:
+            tensor = tensor / reduction.mesh.size()
+        tensors.append(tensor)
+    return tensors
 
 
 def _reduced(module: torch.nn.Module, binding: Binding, output: torch.Tensor) -> torch.Tensor:

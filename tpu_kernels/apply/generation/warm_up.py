@@ -43,7 +43,7 @@ def warm_up(
         if batch < 1 or length < 2:
             raise ValueError(f"warm_up needs batch sizes from 1 and lengths from 2, got {batch} and {length}")
     steps = []
-    with _progress() if progress else nullcontext() as bar:
+    with _progress() if progress and session.ranks.is_first else nullcontext() as bar:
         task = bar.add_task("", total=len(pairs)) if bar is not None else None
         for batch, length in pairs:
             if bar is not None and task is not None:
