@@ -21,10 +21,12 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
 )
+from typer.testing import CliRunner
 
 from tests.support.models import TINY
 from tests.support.tensor_parallel import CONFIGS, REAL, real_config, tiny_configs
 from tpu_kernels import TensorParallelError, plan_tensor_parallel
+from tpu_kernels.cli.main import app
 from tpu_kernels.plan import TensorParallelPlan
 
 ROOT = Path(__file__).parents[2]
@@ -271,6 +273,16 @@ def test_a_plan_prints_what_it_says() -> None:
     text = str(plan_tensor_parallel(str(_saved("glm-4-9b")), 4))
     for part in ("on 4 chips", "tpu_kernels_kv_heads_2", "instead of", "24-31", "4.42 GiB of weights", "v6e"):
         assert part in text
+
+
+def test_the_command_prints_the_plan_and_refuses_with_the_sizes_that_work(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["plan", str(_saved("phi-4")), "--tp", "8", "--cache-len", "1024", "--batch", "2"])
+    assert shown.exit_code == 0, shown.output
+    assert "Phi3ForCausalLM on 8 chips" in shown.output and "batch 2, 1024 positions" in shown.output
+    assert "gather, so each chip computes and caches all heads" in shown.output
+    GPT2Config(n_embd=64, n_layer=1, n_head=4).save_pretrained(tmp_path)
+    refused = CliRunner().invoke(app, ["plan", str(tmp_path), "--tp", "2"])
+    assert refused.exit_code != 0 and isinstance(refused.exception, TensorParallelError)
 
 
 def _saved(name: str) -> Path:

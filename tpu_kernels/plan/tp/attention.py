@@ -93,7 +93,9 @@ def adapt_attention(rules: Rules, group: Group) -> list[HeadSplit]:
         return []
     against = next((reason for each in counts if (reason := _against(rules, group, each))), None)
     whole = _gathers(rules, group)
-    if against is not None and not whole:
+    if whole and rules.chips > 1:
+        rules.notes.append(f"{group.key}: the model's own rules gather, so each chip computes and caches all heads")
+    elif against is not None:
         _whole(rules, group, against)
         whole = True
     first = next(iter(counts))

@@ -8,6 +8,7 @@ from typing import Literal
 from tpu_kernels.plan.table import render_rows
 
 GIB = 2**30
+_WIDTH = 150
 
 
 @dataclass(frozen=True)
@@ -119,15 +120,17 @@ class TensorParallelPlan:
             for fit in sorted(self.fits, key=lambda each: each.room)
         ]
         memory = (
-            f"memory of each chip: {_gib(self.weight_bytes)} of weights, {_gib(self.cache_bytes)} of cache"
+            f"each chip: {_gib(self.weight_bytes)} of weights, {_gib(self.cache_bytes)} of cache"
             f" (batch {self.batch_size}, {self.cache_len} positions, {self.dtype})"
         )
         chips = "1 chip" if self.tp_size == 1 else f"{self.tp_size} chips"
+        changed = len(self.overrides)
         parts = [
-            f"{self.model_class} on {chips}",
-            render_rows("rules", ("path", "style", "", "why"), rules),
+            f"{self.model_class} on {chips}: {len(self.kept)} rules of the model's own plan kept, {changed} changed",
+            render_rows("rules", ("path", "style", "", "why"), rules, width=_WIDTH),
             render_rows("heads", ("layers", "chip", "query heads", "key-value heads"), heads),
-            render_rows(memory, ("generation", "needed", "room", "fits"), fits),
+            memory,
+            render_rows("memory", ("generation", "needed", "room", "fits"), fits),
             *(f"tied: {target} is {source}" for target, source in self.tied),
             *(f"note: {note}" for note in self.notes),
         ]
