@@ -20,6 +20,7 @@ _TELLING = (
     "resource_exhausted",
     "ran out of memory",
     "unimplemented",
+    "raised exception",  # of the kernel's own code, as Dynamo tells it
 )
 _LONGEST_LINE = 300
 

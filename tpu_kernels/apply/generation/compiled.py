@@ -160,10 +160,13 @@ class CompiledForwards:
     ) -> tuple[tuple[Any, ...], _Compiled]:
         batch, tokens = inputs["input_ids"].shape
         options = tpu_compile_config(config)
+        if not self._session.ranks.is_alone:
+            # What Dynamo would leave to Python on one rank alone is a failure, which the others hear of.
+            options["fullgraph"] = True
         key = (cache.get_max_length(), options["fullgraph"], len(cache.layers), _signature(inputs))
         if key not in self._compiled:
             name = f"{'decode' if tokens == 1 else 'prefill'} batch {batch} tokens {tokens} cache {key[0]}"
-            name += " fullgraph" * options["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
+            name += " fullgraph" * tpu_compile_config(config)["fullgraph"] + " mask matrix" * _mask_matrix(inputs)
             program = Program(name, batch, tokens, key[0])
             model: Any = self._session.model
             forward = _forward_with_own_code(
