@@ -13,17 +13,37 @@ SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parent.parent.parent
 
 
-def launch(nproc: int, script: str, *arguments: str, out: Path, **variables: str) -> list[dict[str, Any]]:
-    """Run `scripts/SCRIPT OUT ARGUMENTS...` on `nproc` chips; the JSON that each rank wrote to OUT/RANK.json."""
+def start(nproc: int, script: str, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Begin to run `scripts/SCRIPT ARGUMENTS...` on `nproc` emulated chips, with `options` of torchrun."""
     main = "from tpu_kernels.cli.main import main; main()"
-    command = [sys.executable, "-c", main, "launch", "--nproc", str(nproc), "--emulate"]
-    done = subprocess.run(
-        [*command, str(SCRIPTS / script), str(out), *arguments],
+    command = [sys.executable, "-c", main, "launch", "--nproc", str(nproc), "--emulate", *options]
+    return subprocess.Popen(
+        [*command, str(SCRIPTS / script), *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=1200,
     )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(nproc)]
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 1200) -> None:
+    """Wait for a launch; one that fails is an AssertionError with the end of what it said."""
+    try:
+        said, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        said, _ = process.communicate()
+        raise AssertionError(f"not over after {timeout:.0f} s: {said[-6000:]}") from None
+    assert process.returncode == 0, said[-8000:]
+
+
+def written(out: Path, ranks: int) -> list[dict[str, Any]]:
+    """The JSON that each rank wrote to OUT/RANK.json."""
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def launch(nproc: int, script: str, *arguments: str, out: Path) -> list[dict[str, Any]]:
+    """Run `scripts/SCRIPT OUT ARGUMENTS...` on `nproc` chips; what each rank wrote."""
+    finish(start(nproc, script, str(out), *arguments))
+    return written(out, nproc)

@@ -1,8 +1,8 @@
-"""One rank of tests/tensor_parallel/test_equal.py: OUT MODELS...; each model is a folder with weights and prompts."""
+"""One rank of the tests of equal tokens. Each model is a folder with weights and prompts."""
 
+import argparse
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,13 @@ from tpu_kernels import emulator, enable_tpu_kernels, tp_config
 
 torch.set_num_threads(1)
 torch.set_float32_matmul_precision("highest")
-out, folders = Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
+parser = argparse.ArgumentParser()
+parser.add_argument("--compiled-only", action="store_true", help="leave out disable_compile=True")
+parser.add_argument("--policy", default="always")
+parser.add_argument("out", type=Path)
+parser.add_argument("folders", type=Path, nargs="+")
+options = parser.parse_args()
+modes: tuple[dict[str, bool], ...] = ({},) if options.compiled_only else ({"disable_compile": True}, {})
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -22,13 +28,13 @@ def run(folder: Path) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, distributed_config=tp_config(folder, size)
     )
-    report = enable_tpu_kernels(model, policy="always", prefill_chunk=16)
+    report = enable_tpu_kernels(model, policy=options.policy, prefill_chunk=16)
     found: dict[str, Any] = {
         "layers": [[entry.path, entry.op, entry.kernel, entry.reason] for entry in report.entries],
         "wrong": [],
         "compilations": {},
     }
-    for mode in ({"disable_compile": True}, {}):
+    for mode in modes:
         for name, (ids, mask, tokens, logits) in asked.items():
             before = emulator.compilations()
             got = model.generate(
@@ -55,5 +61,5 @@ def run(folder: Path) -> dict[str, Any]:
     return found
 
 
-results = {folder.name: run(folder) for folder in folders}
-(out / f"{rank}.json").write_text(json.dumps(results))
+results = {folder.name: run(folder) for folder in options.folders}
+(options.out / f"{rank}.json").write_text(json.dumps(results))
