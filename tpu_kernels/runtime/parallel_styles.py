@@ -7,14 +7,14 @@ with a `DistributedConfig` that names one. `tpu_kernels.tp_config` does.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement, Shard, distribute_tensor
-from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
+from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES, _use_local_dtensor_params
 from transformers.distributed.tensor_parallel import MoeExpertsParallel, TensorParallelLayer
 
 from tpu_kernels.errors import TensorParallelError, explain
@@ -93,9 +93,6 @@ class HeadsParallel(TensorParallelLayer):  # type: ignore[misc]
     def __init__(self, query_heads: int) -> None:
         self.query_heads = query_heads
 
-    def should_use_local_tensors(self, module: torch.nn.Module) -> bool:
-        return True
-
     def shard_param(self, module: torch.nn.Module, param: str, mesh: DeviceMesh) -> None:
         _shard(module, param, mesh, [Shard(0)])
 
@@ -104,11 +101,22 @@ class HeadsParallel(TensorParallelLayer):  # type: ignore[misc]
         if isinstance(groups, int):
             local_kv = max(self.query_heads // groups // mesh.size(), 1)
             module.num_key_value_groups = self.query_heads // mesh.size() // local_kv
-        # Without parameters of its own the module keeps its class's forward.
         if any(True for _ in module.parameters(recurse=False)):
-            super().install_forward(module, mesh)
+            module.forward = _on_local_parameters(module)
         installed: torch.nn.Module = module
         return installed
+
+
+def _on_local_parameters(module: torch.nn.Module) -> Callable[..., Any]:
+    """The module's forward, in which its own parameters are this rank's parts of them. Seen by tpu_kernels as a forward
+    that may not be left out, unlike those of styles whose work is done around a module."""
+    original = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with _use_local_dtensor_params(module):
+            return original(*args, **kwargs)
+
+    return forward
 
 
 class SharedBiasParallel(MoeExpertsParallel):  # type: ignore[misc]
