@@ -8,11 +8,9 @@ import torch
 
 from tpu_kernels.chips import ChipInfo
 from tpu_kernels.errors import CacheTooLargeError, explain
+from tpu_kernels.plan.tp.memory import FOR_PROGRAMS
 from tpu_kernels.runtime.bridge import device_bytes
 from tpu_kernels.runtime.kv_cache import LayerShape, cache_bytes
-
-_FOR_PROGRAMS = 0.05
-"""Share of a chip's usable memory that is left for the programs and their temporaries."""
 
 
 def _gib(size: float) -> str:
@@ -33,7 +31,7 @@ def check_cache_fits(
         return
     cache = cache_bytes(shapes, batch_size=batch_size, max_cache_len=max_cache_len, dtype=dtype)
     weights = device_bytes(model)
-    room = chip.usable_hbm_bytes * (1 - _FOR_PROGRAMS)
+    room = chip.usable_hbm_bytes * (1 - FOR_PROGRAMS)
     if weights + cache <= room:
         return
     per_token = cache // max_cache_len
