@@ -19,14 +19,17 @@ import torch.distributed as dist
 Store: Any = dist.Store  # type: ignore[attr-defined]
 
 _GATHERED_NODE = re.compile(r"(?P<gather>.*):node:0")
+_OWN_WORD = re.compile(r"(?P<subject>.*/)(?P<rank>\d+)")
 _OF_FIRST_FIELD = re.compile(rb"\d+")
 
 
 class _AnsweringStore(Store):  # type: ignore[misc]
-    """Says for each absent rank what this one said of itself, with the other's number in the place of its own.
+    """Says for each absent rank what this one said of itself.
 
-    torch_tpu gathers in rounds: a process counts itself in under `…:count`, writes `size:size:name:rank` and its text
-    under `…:node:N`, reads those of all others, and the process of rank 0 writes all texts under `…:table`.
+    What a rank keeps under `…/rank` the others keep under their numbers too. torch_tpu gathers in rounds: a process
+    counts itself in under `…:count`, writes `size:size:name:rank` and its text under `…:node:N`, reads those of all
+    others, and the process of rank 0 writes all texts under `…:table`. A text begins with the number of the rank's
+    device.
     """
 
     def __init__(self, rank: int, ranks: int) -> None:
@@ -37,9 +40,12 @@ class _AnsweringStore(Store):  # type: ignore[misc]
 
     def set(self, key: str, value: Any) -> None:
         self._values[key] = value if isinstance(value, bytes) else str(value).encode()
-        node = _GATHERED_NODE.fullmatch(key)
-        if node:
+        if node := _GATHERED_NODE.fullmatch(key):
             self._answer(node["gather"], self._values[key])
+        word = _OWN_WORD.fullmatch(key)
+        if word and int(word["rank"]) == self._rank:
+            for rank in range(self._ranks):
+                self._values[f"{word['subject']}{rank}"] = self._values[key]
 
     def get(self, key: str) -> bytes:
         return self._values[key]
@@ -49,6 +55,9 @@ class _AnsweringStore(Store):  # type: ignore[misc]
             return 1 if amount else self._ranks
         self._numbers[key] = self._numbers.get(key, 0) + amount
         return self._numbers[key]
+
+    def deleteKey(self, key: str) -> bool:
+        return self._values.pop(key, None) is not None
 
     def check(self, keys: Any) -> bool:
         return True
@@ -68,9 +77,15 @@ class _AnsweringStore(Store):  # type: ignore[misc]
         self._values[f"{gather}:table"] = b"OK\n" + b"".join(b"%d:" % len(text) + text for text in texts)
 
 
+# torch keeps only its own half of a store written in Python.
+_alive: list[Any] = []
+
+
 def install(rank: int, ranks: int) -> None:
     """Start the default process group, in which this process is `rank` of `ranks`."""
     warnings.filterwarnings("ignore", message="barrier.*using the device under current context")
-    dist.init_process_group("tpu_dist", store=_AnsweringStore(rank, ranks), rank=rank, world_size=ranks)
+    store = _AnsweringStore(rank, ranks)
+    _alive.append(store)
+    dist.init_process_group("tpu_dist", store=store, rank=rank, world_size=ranks)
     # torch_tpu waits for all ranks at the end of a process that still has a group.
     atexit.register(dist.destroy_process_group)
