@@ -19,6 +19,7 @@ MIB: Final = 2**20
 _CLOUD = "Google Cloud TPU documentation, System architecture: "
 _JAX = "jax 0.10.2, jax/_src/pallas/mosaic/tpu_info.py"
 _LIBTPU = "libtpu 0.0.52: the limit in its CompileTimeHbmOom message for a program that is too large"
+_BOOK = "Austin et al., How to Scale Your Model, part 2, ICI bandwidth of a link, one way"
 _MXU = "peak FLOP/s over (MXUs x width^2 x 2 x rows a cycle)"
 
 
@@ -46,6 +47,10 @@ class ChipInfo:
     """Vector memory of one TensorCore, bytes."""
     clock_hz: float
     """TensorCore clock."""
+    ici_links: int
+    """Links to neighbouring chips; the devices of one chip share them."""
+    ici_link_bandwidth: float
+    """Bytes/s of one link in one direction."""
     sources: MappingProxyType[str, str] = field(repr=False, hash=False, compare=False)
     """Where each figure is from."""
 
@@ -62,6 +67,8 @@ def _sources(page: str, clock: str, usable: str = _LIBTPU) -> MappingProxyType[s
             "hbm_bandwidth": _CLOUD + page,
             "vmem_bytes": _JAX,
             "clock_hz": clock,
+            "ici_links": _CLOUD + page + ": interconnect topology, 2D torus (4) or 3D torus (6)",
+            "ici_link_bandwidth": _BOOK,
         }
     )
 
@@ -81,6 +88,8 @@ CHIPS: Final[MappingProxyType[str, ChipInfo]] = MappingProxyType(
                 hbm_bandwidth=1228e9,
                 vmem_bytes=16 * MIB,
                 clock_hz=1.05e9,
+                ici_links=6,
+                ici_link_bandwidth=45e9,
                 sources=_sources(
                     "TPU v4",
                     "Jouppi et al., TPU v4 (ISCA 2023), table 4: 1050 MHz",
@@ -98,6 +107,8 @@ CHIPS: Final[MappingProxyType[str, ChipInfo]] = MappingProxyType(
                 hbm_bandwidth=819e9,
                 vmem_bytes=128 * MIB,
                 clock_hz=1.5e9,
+                ici_links=4,
+                ici_link_bandwidth=45e9,
                 sources=_sources("TPU v5e", f"{_MXU}: 197e12 / (4 x 128^2 x 2)"),
             ),
             ChipInfo(
@@ -111,6 +122,8 @@ CHIPS: Final[MappingProxyType[str, ChipInfo]] = MappingProxyType(
                 hbm_bandwidth=2765e9,
                 vmem_bytes=64 * MIB,
                 clock_hz=1.75e9,
+                ici_links=6,
+                ici_link_bandwidth=90e9,
                 sources=_sources("TPU v5p", f"{_MXU}: 459e12 / (2 x 4 x 128^2 x 2)"),
             ),
             ChipInfo(
@@ -124,6 +137,8 @@ CHIPS: Final[MappingProxyType[str, ChipInfo]] = MappingProxyType(
                 hbm_bandwidth=1640e9,
                 vmem_bytes=128 * MIB,
                 clock_hz=1.75e9,
+                ici_links=4,
+                ici_link_bandwidth=90e9,
                 sources=_sources("TPU v6e", f"{_MXU}: 918e12 / (2 x 256^2 x 2 x 2)"),
             ),
             ChipInfo(
@@ -137,6 +152,8 @@ CHIPS: Final[MappingProxyType[str, ChipInfo]] = MappingProxyType(
                 hbm_bandwidth=3690e9,
                 vmem_bytes=64 * MIB,
                 clock_hz=2.2e9,
+                ici_links=6,
+                ici_link_bandwidth=90e9,
                 sources=_sources("TPU7x (Ironwood), half a chip", f"{_MXU}: 1153.5e12 / (2 x 256^2 x 2 x 2)"),
             ),
         )

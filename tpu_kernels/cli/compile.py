@@ -20,8 +20,13 @@ def compile(
         ),
     ],
     topology: Annotated[
-        str, typer.Option(help="TPUs to compile for, by generation or topology, separated by commas.")
-    ] = "v5e:1x1,v6e:1x1,tpu7x:2x2x1",
+        str | None,
+        typer.Option(
+            help="TPUs to compile for, by generation or topology, separated by commas. "
+            "Default: v5e:1x1,v6e:1x1,tpu7x:2x2x1, or as large as --tp needs.",
+            show_default=False,
+        ),
+    ] = None,
     dtype: Annotated[Literal["bfloat16", "float32"], typer.Option(help="Of keys, values and weights.")] = "bfloat16",
     batch: Annotated[int | None, typer.Option(min=1, help="Rows. Default: as in the case; 1 for a model.")] = None,
     max_len: Annotated[
@@ -37,6 +42,7 @@ def compile(
         Literal["decode", "prefill", "both"],
         typer.Option(help="Of a model: the decode step, a prefill chunk, or both."),
     ] = "both",
+    tp: Annotated[int, typer.Option(min=1, help="Of a model: chips that it is divided over; rank 0's programs.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compile a kernel's cases or a model's programs with the real TPU compiler; needs no TPU.
@@ -48,18 +54,21 @@ def compile(
     from rich.console import Console
 
     from tpu_kernels.errors import TpuKernelsError
-    from tpu_kernels.lab.programs.command import Request, compile_lines, refuse_if_nothing
+    from tpu_kernels.lab.programs.command import DEFAULT_TARGETS, Request, compile_lines, refuse_if_nothing
     from tpu_kernels.lab.programs.requests import FLOWS, STEPS
     from tpu_kernels.lab.programs.table import show_lines
+    from tpu_kernels.lab.targets import GENERATIONS
 
+    targets = DEFAULT_TARGETS if tp == 1 else GENERATIONS
     request = Request(
-        targets=tuple(name.strip() for name in topology.split(",") if name.strip()),
+        targets=tuple(name.strip() for name in topology.split(",") if name.strip()) if topology else targets,
         dtype=dtype,
         batch=batch,
         max_len=max_len,
         cases=tuple(case or ()),
         flows=FLOWS if flow == "both" else (flow,),
         steps=STEPS if program == "both" else (program,),
+        tp_size=tp,
     )
     try:
         with Console(stderr=True).status("starting the TPU compiler") as status:

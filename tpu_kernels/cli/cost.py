@@ -47,6 +47,7 @@ def cost(
     tokens: Annotated[
         int | None, typer.Option(min=1, help="Of the other ops: tokens of the call.", show_default=False)
     ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="Of a model: chips that it is divided over.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write roofline and bars to this png, svg or pdf.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page to this file.")] = None,
@@ -61,7 +62,7 @@ def cost(
     from tpu_kernels.lab.targets import GENERATIONS
 
     targets = (*(generation or ()), *(topology or ())) or GENERATIONS
-    request = Request(tuple(targets), tuple(case or ()), dtype, batch, max_len, length, tokens, all_cases)
+    request = Request(tuple(targets), tuple(case or ()), dtype, batch, max_len, length, tokens, all_cases, tp)
     try:
         with Console(stderr=True).status(f"compiling for {', '.join(targets)}") as status:
             console = None if json else Console(highlight=False)

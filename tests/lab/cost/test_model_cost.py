@@ -41,6 +41,7 @@ class Request:
     batch: int | None = None
     max_len: int | None = 2048
     length: int | None = 128
+    tp_size: int = 1
 
 
 def test_each_instruction_has_its_group() -> None:

@@ -31,7 +31,7 @@ def test_tables(report: ModelReport, capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert "512 of 4096 positions in use" in out
     (total,) = [line for line in out.splitlines() if line.strip().startswith("total")]
-    assert total.split() == ["total", "36", "20", "36", "20"]
+    assert total.split() == ["total", "45", "20", "45", "20"]
     assert "plain on v5e: does not fit" in out and "note of tpu-kernels" in out
 
 

@@ -33,6 +33,8 @@ class Request:
     tokens: int | None = None
     all_cases: bool = False
     """Of a kernel: every named case, not a few."""
+    tp_size: int = 1
+    """Of a model: chips that it is divided over."""
 
 
 class Report(Protocol):

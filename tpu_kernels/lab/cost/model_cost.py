@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tpu_kernels.chips import ChipInfo
 from tpu_kernels.errors import CacheTooLargeError, KernelLoadError
+from tpu_kernels.lab.cost.collectives import Collective
 from tpu_kernels.lab.cost.compiling import schedule_jobs
 from tpu_kernels.lab.cost.dumps import read_dumps
 from tpu_kernels.lab.cost.hlo import HloInstruction, parse_hlo
@@ -44,6 +46,23 @@ class GroupCost:
 
 
 @dataclass(frozen=True)
+class CollectiveCost:
+    """The collectives of a step that are alike."""
+
+    collective: Collective
+    count: int
+    seconds: float
+    """Of one."""
+    source_seconds: float
+    """Of the operation whose result one takes: a product that is reduced."""
+
+    def hideable(self, chip: ChipInfo) -> float:
+        """Seconds of one that run beside its own product if both are cut into pieces. Hops are waited for whatever the
+        size, so each further piece only adds to them."""
+        return min(self.collective.wire(chip), self.source_seconds)
+
+
+@dataclass(frozen=True)
 class ModelCost:
     """One decode step of a model on one TPU; sizes in bytes."""
 
@@ -59,7 +78,10 @@ class ModelCost:
     memory: Memory | None = None
     cache_bytes: int = 0
     programs: int = 0
-    """Programs that the step became."""
+    """Programs that run for the step."""
+    seconds_apart: float = 0.0
+    """The step if collectives took no time: no overlap of theirs can gain more."""
+    collectives: tuple[CollectiveCost, ...] = ()
     note: str = ""
 
     @property
@@ -73,6 +95,7 @@ class ModelCost:
             "flow": self.case.flow,
             "topology": self.target.topology,
             "chip": self.target.chip.name,
+            "tp_size": self.case.tp_size,
             "dtype": self.case.dtype,
             "batch": self.case.batch,
             "max_len": self.case.max_len,
@@ -84,6 +107,16 @@ class ModelCost:
                 name: {"estimate_us": round(1e6 * group.seconds, 1), "bytes": group.hbm_bytes}
                 for name, group in self.groups.items()
             },
+            "collectives": [
+                {
+                    "kind": one.collective.kind,
+                    "bytes": one.collective.bytes,
+                    "count": one.count,
+                    "estimate_us": round(1e6 * one.seconds, 2),
+                }
+                for one in self.collectives
+            ],
+            "estimate_without_collectives_us": None if self.error else round(1e6 * self.seconds_apart, 1),
             "cache_bytes": self.cache_bytes,
             "memory": memory,
             "programs": self.programs,
@@ -99,10 +132,13 @@ class CostRequest(Protocol):
     batch: int | None
     max_len: int | None
     length: int | None
+    tp_size: int
 
 
-def model_costs(model: str, request: CostRequest, flows: Sequence[Flow] = FLOWS) -> Iterator[ModelCost]:
-    """The decode step's cost for each flow and target, as they are done.
+def model_costs(
+    model: str, request: CostRequest, flows: Sequence[Flow] = FLOWS, *, prefill: int | None = None
+) -> Iterator[ModelCost]:
+    """The decode step's cost for each flow and target, as they are done; or that of a chunk of `prefill` tokens.
 
     `model` is a Hub id, a folder or the path of a config.json. Raises ValueError for a length that does not fit the
     cache or an unknown target, and what `capture_model` and `compile_programs` raise.
@@ -111,12 +147,20 @@ def model_costs(model: str, request: CostRequest, flows: Sequence[Flow] = FLOWS)
     length = request.length or max_len // 2
     if not 1 <= length <= max_len:
         raise ValueError(f"length must be from 1 to {max_len}, the length of the cache; got {length}")
-    targets = [target_of(name) for name in request.targets]
+    targets = [target_of(name, request.tp_size) for name in request.targets]
     plain: list[Program] = []
     for flow in flows:
         for target in targets:
             case = ModelCase(
-                model, flow, ("decode",), request.batch or 1, max_len, request.dtype, generation=target.chip.name
+                model,
+                flow,
+                ("prefill" if prefill else "decode",),
+                request.batch or 1,
+                max_len,
+                request.dtype,
+                generation=target.chip.name,
+                tp_size=request.tp_size,
+                prefill_chunk=prefill,
             )
             cost = ModelCost(case, target, length)
             try:
@@ -131,31 +175,52 @@ def model_costs(model: str, request: CostRequest, flows: Sequence[Flow] = FLOWS)
 
 def _costed(cost: ModelCost, programs: Sequence[Program]) -> ModelCost:
     with tempfile.TemporaryDirectory(prefix="tpu-kernels-model-cost-") as folder:
-        results = compile_programs(programs, cost.target.name, dump_to=Path(folder))
+        results = compile_programs(programs, cost.target.topology, dump_to=Path(folder))
         refused = next((result.error for result in results if result.error), None)
         if refused is not None:
             return replace(cost, error=refused, programs=len(programs))
         steering = _steering(cost) if cost.case.flow == "tpu-kernels" else {}
         parts = [_grouped(result, steering) for result in results]
-    main = results[0]
+    main, costs = results[0], [program for program, _ in parts]
     return replace(
         cost,
-        seconds=sum(seconds for seconds, _ in parts),
-        groups={name: _sum([groups[name] for _, groups in parts]) for name in GROUPS},
+        seconds=_over(costs, programs, lambda program: program.seconds),
+        seconds_apart=_over(costs, programs, lambda program: program.seconds_apart),
+        groups={
+            name: _sum([groups[name] for _, groups in parts], [program.runs for program in programs]) for name in GROUPS
+        },
+        collectives=_collectives(costs, programs),
         memory=main.memory,
         cache_bytes=StepGroups(parse_hlo(main.hlo)).cache_bytes,
-        programs=len(programs),
+        programs=sum(program.runs for program in programs),
         note=main.program.note,
     )
 
 
-def _grouped(result: CompiledProgram, steering: Mapping[str, Arguments]) -> tuple[float, dict[Group, GroupCost]]:
+def _over(costs: Sequence[ProgramCost], programs: Sequence[Program], of: Callable[[ProgramCost], float]) -> float:
+    """The sum over all runs."""
+    return sum(of(cost) * program.runs for cost, program in zip(costs, programs, strict=True))
+
+
+def _collectives(costs: Sequence[ProgramCost], programs: Sequence[Program]) -> tuple[CollectiveCost, ...]:
+    found: defaultdict[Collective, list[tuple[float, float]]] = defaultdict(list)
+    for cost, program in zip(costs, programs, strict=True):
+        for op in cost.ops:
+            if op.collective:
+                found[op.collective] += [(op.seconds / op.times, op.source_seconds)] * op.times * program.runs
+    return tuple(
+        CollectiveCost(one, len(times), *(sum(each) / len(times) for each in zip(*times, strict=True)))
+        for one, times in found.items()
+    )
+
+
+def _grouped(result: CompiledProgram, steering: Mapping[str, Arguments]) -> tuple[ProgramCost, dict[Group, GroupCost]]:
     def arguments(instruction: HloInstruction) -> Arguments:
         return steering.get(instruction.name.rsplit(".", 1)[0], {})
 
     assert result.dump is not None  # it was asked for
     cost = program_cost(result.hlo, read_dumps(result.dump), result.target.chip, arguments)
-    return cost.seconds, by_group(cost, StepGroups(parse_hlo(result.hlo)))
+    return cost, by_group(cost, StepGroups(parse_hlo(result.hlo)))
 
 
 def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
@@ -174,7 +239,7 @@ def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
         written[group] += op.written_bytes
         if op.opcode.endswith("-start"):
             queued[group] += op.hbm_bytes
-        if op.opcode.endswith("-done") and queued.total():
+        if op.opcode.endswith("-done") and queued.total() and group != "collectives":
             for name, waited_for in queued.items():
                 seconds[name] += op.seconds * waited_for / queued.total()
             queued.clear()
@@ -183,11 +248,12 @@ def by_group(cost: ProgramCost, groups: StepGroups) -> dict[Group, GroupCost]:
     return {name: GroupCost(seconds[name], read[name], written[name]) for name in GROUPS}
 
 
-def _sum(costs: Sequence[GroupCost]) -> GroupCost:
+def _sum(costs: Sequence[GroupCost], runs: Sequence[int]) -> GroupCost:
+    pairs = list(zip(costs, runs, strict=True))
     return GroupCost(
-        sum(cost.seconds for cost in costs),
-        sum(cost.read_bytes for cost in costs),
-        sum(cost.written_bytes for cost in costs),
+        sum(cost.seconds * times for cost, times in pairs),
+        sum(cost.read_bytes * times for cost, times in pairs),
+        sum(cost.written_bytes * times for cost, times in pairs),
     )
 
 
@@ -206,8 +272,16 @@ def _steering(cost: ModelCost) -> Mapping[str, Arguments]:
             continue
         sizes, heads = entry.facts.sizes, config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        share = cost.case.tp_size
+        heads, kv_heads = max(heads // share, 1), max(kv_heads // share, 1)
         shape = AttentionShape(
-            cost.case.batch, heads, kv_heads, 1, cost.case.max_len, sizes["head_dim"], sizes["value_head_dim"]
+            cost.case.batch,
+            heads,
+            kv_heads,
+            cost.case.prefill_chunk or 1,
+            cost.case.max_len,
+            sizes["head_dim"],
+            sizes["value_head_dim"],
         )
         case = AttentionCase(entry.path, cost.case.model, shape, scale=1.0)
         try:

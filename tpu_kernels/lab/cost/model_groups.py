@@ -1,4 +1,5 @@
-"""What each instruction of a model's compiled step is for: weights, the kinds of layers, copies of the cache, the rest.
+"""What each instruction of a model's compiled step is for: weights, the kinds of layers, copies of the cache,
+collectives between chips, the rest.
 
 Told from the data alone. Arrays that come in and go out again are the cache, other arrays of two and more dimensions
 that come in are weights. Copies are followed back to what they copy. Only a Pallas kernel says by its name which kind
@@ -13,9 +14,10 @@ from collections import defaultdict
 from functools import cached_property
 from typing import Final, Literal, get_args
 
+from tpu_kernels.lab.cost.collectives import collective_of
 from tpu_kernels.lab.cost.hlo import VMEM, Array, HloInstruction, HloModule
 
-Group = Literal["weights", "attention", "mlp", "experts", "norm", "rotary", "cache copies", "rest"]
+Group = Literal["weights", "attention", "mlp", "experts", "norm", "rotary", "cache copies", "collectives", "rest"]
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 _MOVES: Final = frozenset(
@@ -93,6 +95,8 @@ class StepGroups:
         return self._known[name]
 
     def _found(self, one: HloInstruction) -> Group:
+        if collective_of(self._module, one):
+            return "collectives"
         if one.ends_copy and one.operands:
             return self.group(one.operands[0])
         if _KERNEL in one.attributes and (kind := _kind_of_kernel(one.name)):

@@ -20,7 +20,7 @@ from tpu_kernels.lab.cost.report import print_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS: Final = ("#1a73e8", "#e8710a", "#188038", "#a142f4", "#12a4af", "#f538a0", "#d93025", "#9aa0a6")
+_COLORS: Final = ("#1a73e8", "#e8710a", "#188038", "#a142f4", "#12a4af", "#f538a0", "#d93025", "#f9ab00", "#9aa0a6")
 _NOTE: Final = (
     "One decoded token: bytes moved from and to HBM, and the time that the operations add. Copies that run beside "
     "others cost bytes and no time; the total is never less than all bytes take. What runs between the programs of two "
@@ -38,8 +38,9 @@ class ModelReport:
     def show(self, console: Console) -> None:
         """A table for each target, and the reason for each step that has no program."""
         first = self.costs[0]
+        over = f" on each of {first.case.tp_size} chips" if first.case.tp_size > 1 else ""
         console.print(
-            f"{self.model}: one decode step in {first.case.dtype}, batch {first.case.batch}, "
+            f"{self.model}: one decode step{over} in {first.case.dtype}, batch {first.case.batch}, "
             f"{first.length} of {first.case.max_len} positions in use; estimates, nothing was timed\n"
         )
         for section in self._sections():
@@ -47,6 +48,9 @@ class ModelReport:
         for cost in self.costs:
             if cost.error:
                 console.print(f"{cost.case.flow} on {cost.target.name}: {cost.error}\n", soft_wrap=True)
+        for cost in self.costs:
+            if cost.collectives:
+                console.print(f"{cost.case.flow} on {cost.target.name}: {collectives_of(cost)}", soft_wrap=True)
         for flow, note in self._notes().items():
             console.print(f"{flow}: {note}", soft_wrap=True)
         console.print(_NOTE, style="dim")
@@ -66,6 +70,7 @@ class ModelReport:
             "batch": str(first.case.batch),
             "cache": f"{first.length:,} of {first.case.max_len:,} positions in use",
             "dtype": first.case.dtype,
+            **({"chips": str(first.case.tp_size)} if first.case.tp_size > 1 else {}),
             **self._notes(),
         }
         picture = io.StringIO()
@@ -110,6 +115,15 @@ class ModelReport:
         axes.set_xlabel("MB moved from and to HBM for one token, and the time")
         figure.legend(loc="outside lower center", ncols=len(GROUPS), frameon=False, fontsize=9, columnspacing=1)
         return figure
+
+
+def collectives_of(cost: ModelCost) -> str:
+    """What the chips say to each other in a step, and what the step would take if that took no time."""
+    parts = [
+        f"{one.count} x {one.collective.kind} of {one.collective.bytes:,} bytes, {1e6 * one.seconds:.1f} us each"
+        for one in cost.collectives
+    ]
+    return f"{'; '.join(parts)}. If they took no time, the step would take {1e6 * cost.seconds_apart:,.0f} us."
 
 
 def _cells(group: GroupCost) -> tuple[float, float]:

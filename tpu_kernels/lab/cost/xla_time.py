@@ -3,16 +3,17 @@
 Instructions run one after the other. Each kernel or fusion is simulated by its own schedule, for cycles and bytes; one
 without a schedule takes as long as its bytes. A ragged dot loops over the groups that are filled, which a schedule does
 not say: where its loops are guessed, it reads each operand once. Copies that XLA starts ahead run beside what follows
-and share the HBM with it.
+and share the HBM with it. What chips say to each other takes its time on the links between them (`collectives.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpu_kernels.chips import ChipInfo
+from tpu_kernels.lab.cost.collectives import Collective, collective_of
 from tpu_kernels.lab.cost.dumps import KernelDump
 from tpu_kernels.lab.cost.hlo import HloInstruction, HloModule, parse_hlo
 from tpu_kernels.lab.cost.simulate import Trace, simulate
@@ -43,6 +44,10 @@ class OpCost:
     """None for what has no schedule of its own."""
     times: int = 1
     """How often it runs (in the body of a loop); the figures are of all runs."""
+    collective: Collective | None = None
+    """What it is between chips."""
+    source_seconds: float = 0.0
+    """Of a collective: the time of the operation whose result it takes."""
 
     @property
     def hbm_bytes(self) -> int:
@@ -60,6 +65,8 @@ class ProgramCost:
     ops: tuple[OpCost, ...]
     seconds: float
     chip: ChipInfo
+    seconds_apart: float = 0.0
+    """The same if collectives took no time: no overlap of theirs can gain more."""
 
     @property
     def read_bytes(self) -> int:
@@ -110,10 +117,13 @@ class _Program:
         dumps: Mapping[str, KernelDump],
         chip: ChipInfo,
         arguments: Callable[[HloInstruction], Arguments],
+        *,
+        links: bool = True,
     ) -> None:
-        self.module, self.dumps, self.chip, self.arguments = module, dumps, chip, arguments
+        self.module, self.dumps, self.chip, self.arguments, self.links = module, dumps, chip, arguments, links
         self.clock = _Clock(hbm_bandwidth(chip))
         self.ops: list[OpCost] = []
+        self.took: dict[str, float] = {}
         self.traces: dict[str, Trace] = {}
         self.alike = {
             _signature(module, one): dumps[one.name]
@@ -122,12 +132,20 @@ class _Program:
             if one.name in dumps
         }
 
+    def run_all(self) -> float:
+        """Seconds of the whole program, at least what its bytes take."""
+        self.run(self.module.entry_name)
+        least = sum(op.hbm_bytes for op in self.ops) / self.clock.bandwidth
+        return max(self.clock.now, self.clock.hbm_free, least)
+
     def run(self, computation: str, times: int = 1) -> None:
         for instruction in self.module.computations[computation]:
             if instruction.opcode in ("while", "call") and instruction.called:
                 trips = instruction.trips if instruction.opcode == "while" else 1
                 for called in instruction.called:
                     self.run(called, times * trips)
+            elif collective := collective_of(self.module, instruction):
+                self._run_collective(instruction, collective, times)
             elif instruction.starts_copy:
                 self._start_copy(instruction, times)
             elif instruction.ends_copy:
@@ -169,6 +187,29 @@ class _Program:
         seconds = self.clock.now - before
         self._add(instruction, seconds, busy * times, read * times, written * times, trace, times)
 
+    def _run_collective(self, instruction: HloInstruction, collective: Collective, times: int) -> None:
+        """One that has an end of its own runs beside what follows, and does not take part in it."""
+        trace = self._trace(instruction)
+        busy = trace.busy_cycles / self.chip.clock_hz if trace else 0.0
+        stalled = (trace.cycles - trace.busy_cycles) / self.chip.clock_hz if trace else 0.0
+        read, written = (trace.read_bytes, trace.written_bytes) if trace else (0, 0)
+        seconds = times * collective.seconds(self.chip, busy, stalled) if self.links else 0.0
+        if instruction.starts_copy:
+            self.clock.arrivals[instruction.name] = self.clock.now + seconds
+            seconds = 0.0
+        else:
+            self.clock.run(seconds, (read + written) * times)
+        self._add(instruction, seconds, busy * times, read * times, written * times, trace, times, collective)
+        source = self._source(instruction)
+        self.ops[-1] = replace(self.ops[-1], source_seconds=self.took.get(source.name, 0.0) if source else 0.0)
+
+    def _source(self, instruction: HloInstruction) -> HloInstruction | None:
+        """The operation that computed the operand of `instruction`, behind views and other layouts of it."""
+        source = next(self.module.operands(instruction), None)
+        while source is not None and (source.is_free or source.opcode in ("reshape", "copy", "transpose")):
+            source = next(self.module.operands(source), None)
+        return source
+
     def _trace(self, instruction: HloInstruction) -> Trace | None:
         dump = self.dumps.get(instruction.name) or self.alike.get(_signature(self.module, instruction))
         if dump is None:
@@ -187,9 +228,11 @@ class _Program:
         written: int,
         trace: Trace | None,
         times: int,
+        collective: Collective | None = None,
     ) -> None:
         names = instruction.name, instruction.opcode, instruction.op_name
-        self.ops.append(OpCost(*names, seconds, busy, read, written, trace, times))
+        self.took[instruction.name] = seconds
+        self.ops.append(OpCost(*names, seconds, busy, read, written, trace, times, collective))
 
 
 def _signature(module: HloModule, instruction: HloInstruction) -> Hashable:
@@ -214,7 +257,10 @@ def program_cost(
     operands hold; a kernel whose loops depend on them is guessed at without (`Trace.unknown_branches`).
     """
     program = _Program(parse_hlo(hlo), dumps, chip, arguments)
-    program.run(program.module.entry_name)
-    cost = ProgramCost(tuple(program.ops), max(program.clock.now, program.clock.hbm_free), chip)
-    least = cost.hbm_bytes / program.clock.bandwidth
-    return cost if cost.seconds >= least else ProgramCost(cost.ops, least, chip)
+    seconds = program.run_all()
+    apart = seconds
+    if any(op.collective for op in program.ops):
+        without = _Program(program.module, dumps, chip, arguments, links=False)
+        without.traces, without.alike = program.traces, program.alike
+        apart = without.run_all()
+    return ProgramCost(tuple(program.ops), seconds, chip, apart)

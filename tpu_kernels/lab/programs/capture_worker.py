@@ -24,7 +24,8 @@ def main(folder: str) -> None:
     request = json.loads(sys.stdin.read())
     answer: dict[str, Any] = {"error": None, "failures": {}}
     try:
-        emulator.start()
+        group = request.get("model", {})
+        emulator.start(rank=group.get("rank", 0), ranks=group.get("tp_size", 1))
         save_programs(_captured(request, answer["failures"]), Path(folder))
     except Exception as error:
         answer["error"] = _told(error)

@@ -39,6 +39,8 @@ class Request:
     """Of a kernel, or all cases of a model in the list."""
     flows: tuple[Flow, ...] = ("tpu-kernels",)
     steps: tuple[Step, ...] = ("prefill", "decode")
+    tp_size: int = 1
+    """Of a model: chips that it is divided over."""
 
 
 def compile_lines(subject: str, request: Request, say: Say = lambda _: None) -> Iterator[CompileLine]:
@@ -46,7 +48,7 @@ def compile_lines(subject: str, request: Request, say: Say = lambda _: None) -> 
 
     Raises ValueError for targets and cases that do not exist, and what `subject_of` and the captures raise.
     """
-    targets = [target_of(name) for name in request.targets]
+    targets = [target_of(name, request.tp_size) for name in request.targets]
     match subject_of(subject):
         case KernelSubject() as kernel:
             return _kernel_lines(kernel, targets, request, say)
@@ -103,7 +105,15 @@ def _of_kernel(line: CompileLine, result: AotResult) -> CompileLine:
 
 def _model_lines(model: str, targets: Sequence[Target], request: Request, say: Say) -> Iterator[CompileLine]:
     for flow in request.flows:
-        wanted = ModelCase(model, flow, request.steps, request.batch or 1, request.max_len or 4096, request.dtype)
+        wanted = ModelCase(
+            model,
+            flow,
+            request.steps,
+            request.batch or 1,
+            request.max_len or 4096,
+            request.dtype,
+            tp_size=request.tp_size,
+        )
         captured: dict[str, list[Program]] = {}
         for target in targets:
             # Kernels and their tuning are chosen for a generation; plain programs are the same for all.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tpu_kernels import emulator
-from tpu_kernels.emulator import CapturedProgram
+from tpu_kernels.emulator import CapturedProgram, CapturedPrograms
 from tpu_kernels.errors import CompileError, explain
 from tpu_kernels.lab.programs.program import Program
 from tpu_kernels.lab.programs.requests import FunctionCase
@@ -27,7 +30,7 @@ def capture_function(case: FunctionCase) -> Program:
     )
     with emulator.capture() as programs, torch.no_grad():
         arguments = [_tensor(argument) for argument in case.arguments]
-        captured = programs_of(programs, lambda: compiled(*arguments))
+        captured = programs_of(programs, lambda: compiled(*arguments)).programs
     if len(captured) != 1:
         raise CompileError(
             explain(
@@ -39,13 +42,24 @@ def capture_function(case: FunctionCase) -> Program:
     return Program(case.name, captured[0].stablehlo, captured[0].compile_options, captured[0].name)
 
 
-def programs_of(programs: list[CapturedProgram], call: Any) -> list[CapturedProgram]:
-    """The programs that `call()` adds to the list of an open capture, without those that only reserve memory."""
+@dataclass(frozen=True)
+class CapturedStep:
+    """What a call made of itself: its programs, and how often each of them would run."""
+
+    programs: list[CapturedProgram]
+    runs: list[int]
+
+
+def programs_of(programs: CapturedPrograms, call: Callable[[], Any]) -> CapturedStep:
+    """What `call()` compiles and would run inside an open capture, without the programs that only reserve memory."""
     torch.accelerator.synchronize()
-    known = len(programs)
+    known, ran = len(programs), len(programs.runs)
     call()
     torch.accelerator.synchronize()
-    return [program for program in programs[known:] if program.name != "tt_jit_empty"]
+    counts = Counter(programs.runs[ran:])
+    touched = sorted({*range(known, len(programs)), *counts})  # what was compiled before may run again
+    numbers = [number for number in touched if programs[number].name != "tt_jit_empty"]
+    return CapturedStep([programs[number] for number in numbers], [counts[number] for number in numbers])
 
 
 def _tensor(argument: Argument) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ generation ends there, because a program that does not run gives no tokens.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,15 +21,17 @@ from tpu_kernels import emulator
 from tpu_kernels.apply import enable_tpu_kernels
 from tpu_kernels.apply.generation.buckets import DEFAULT_CHUNK
 from tpu_kernels.apply.session import session_of
-from tpu_kernels.emulator import CapturedProgram
+from tpu_kernels.emulator import CapturedPrograms
 from tpu_kernels.errors import CompileError, explain
-from tpu_kernels.lab.programs.function import programs_of
+from tpu_kernels.lab.programs.function import CapturedStep, programs_of
 from tpu_kernels.lab.programs.program import Program
 from tpu_kernels.lab.programs.requests import ModelCase, Step
+from tpu_kernels.lab.programs.sharding import divide, to_empty
 from tpu_kernels.plan.model_view import model_from_config, resolve_model
+from tpu_kernels.runtime.bridge import spmd_safe
 from tpu_kernels.runtime.dispatch import Decision
 
-Steps = dict[Step, list[CapturedProgram]]
+Steps = dict[Step, CapturedStep]
 
 
 _TOKENS = 2
@@ -58,8 +61,10 @@ def capture_steps(case: ModelCase) -> list[Program]:
     Raises ModelStructureError where there is no such config, whatever the model raises, and CompileError where
     generation did not compile a step.
     """
-    with emulator.capture() as programs, torch.no_grad():
+    with emulator.capture() as programs, torch.no_grad(), _spmd_safe_or_not(case):
         model = empty_model(case)
+        if case.tp_size > 1 and case.flow == "plain":
+            _trace_spmd_safe(model)
         if case.flow == "tpu-kernels":
             enable_tpu_kernels(model, prefill_chunk=case.prefill_chunk, max_cache_len=case.max_len)
             steps = _generated(model, case, programs, prompt=1 + _chunk(case) * ("prefill" in case.steps))
@@ -72,16 +77,42 @@ def capture_steps(case: ModelCase) -> list[Program]:
     return [program for step in case.steps for program in _named(step, steps[step], model)]
 
 
+@contextmanager
+def _spmd_safe_or_not(case: ModelCase) -> Iterator[None]:
+    """Inside, `torch.tpu.distributed.spmd_safe` changes nothing where the case is to be cut at its collectives."""
+    distributed: Any = torch.tpu.distributed  # type: ignore[attr-defined]
+    own = distributed.spmd_safe
+    if not case.spmd_safe:
+        distributed.spmd_safe = lambda function: function
+    try:
+        yield
+    finally:
+        distributed.spmd_safe = own
+
+
+def _trace_spmd_safe(model: PreTrainedModel) -> None:
+    """Mark what is traced of the forward as the same on all ranks; transformers itself does not."""
+    original: Any = model.forward
+    marked = spmd_safe(original)
+
+    @functools.wraps(original)
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        return (marked if torch.compiler.is_compiling() else original)(*arguments, **keywords)
+
+    model.__dict__["forward"] = forward
+
+
 def empty_model(case: ModelCase) -> PreTrainedModel:
     """The model on the device, its weights and buffers without contents; tied weights stay tied."""
     config = resolve_model(case.model).config
     model = model_from_config(config, getattr(torch, case.dtype))
-    model.to_empty(device="tpu")
-    model.tie_weights()
+    if case.tp_size > 1:
+        divide(model, case.tp_size)
+    to_empty(model, "tpu")
     return model
 
 
-def _generated(model: PreTrainedModel, case: ModelCase, programs: list[CapturedProgram], *, prompt: int) -> Steps:
+def _generated(model: PreTrainedModel, case: ModelCase, programs: CapturedPrograms, *, prompt: int) -> Steps:
     """The case's steps out of a generation from `prompt` tokens. A step that it did not compile is empty."""
     steps: Steps = {}
     device = torch.device("cpu" if case.flow == "tpu-kernels" else "tpu")
@@ -100,12 +131,12 @@ def _generated(model: PreTrainedModel, case: ModelCase, programs: list[CapturedP
             cache_implementation="static",
             max_cache_len=case.max_len - 1 if case.flow == "tpu-kernels" else case.max_len,
         )
-    return {step: steps.get(step, []) for step in case.steps}
+    return {step: steps.get(step, CapturedStep([], [])) for step in case.steps}
 
 
 @contextmanager
 def _compiled_forwards_kept(
-    model: PreTrainedModel, case: ModelCase, programs: list[CapturedProgram], steps: Steps
+    model: PreTrainedModel, case: ModelCase, programs: CapturedPrograms, steps: Steps
 ) -> Iterator[None]:
     """Inside, the programs of each first compiled forward of the model are put into `steps`."""
     original = model.get_compiled_call
@@ -131,7 +162,7 @@ def _compiled_forwards_kept(
         model.__dict__["get_compiled_call"] = original
 
 
-def _plain_prefill(model: PreTrainedModel, case: ModelCase, programs: list[CapturedProgram]) -> list[CapturedProgram]:
+def _plain_prefill(model: PreTrainedModel, case: ModelCase, programs: CapturedPrograms) -> CapturedStep:
     """The first chunk of transformers' chunked prefill, the only prefill that it compiles.
 
     Not through `generate`, which asks the device for the cache's length to cut the chunks: here that is no answer.
@@ -152,9 +183,9 @@ def _chunk(case: ModelCase) -> int:
     return case.prefill_chunk or DEFAULT_CHUNK
 
 
-def _named(step: Step, captured: list[CapturedProgram], model: PreTrainedModel) -> list[Program]:
+def _named(step: Step, captured: CapturedStep, model: PreTrainedModel) -> list[Program]:
     """The largest of a step's programs under the step's name, the others numbered."""
-    if not captured:
+    if not captured.programs:
         raise CompileError(
             explain(
                 f"generate compiled no {step} step of {type(model).__name__}.",
@@ -162,7 +193,8 @@ def _named(step: Step, captured: list[CapturedProgram], model: PreTrainedModel) 
                 got=_notes(model) or "it ran eagerly",
             )
         )
-    ordered = sorted(captured, key=lambda program: len(program.stablehlo), reverse=True)
+    with_runs = zip(captured.programs, captured.runs, strict=True)
+    ordered = sorted(with_runs, key=lambda pair: len(pair[0].stablehlo), reverse=True)
     return [
         Program(
             step if number == 1 else f"{step} {number}",
@@ -170,8 +202,9 @@ def _named(step: Step, captured: list[CapturedProgram], model: PreTrainedModel) 
             one.compile_options,
             one.name,
             _decisions(model, step) if number == 1 else "",
+            runs,
         )
-        for number, one in enumerate(ordered, 1)
+        for number, (one, runs) in enumerate(ordered, 1)
     ]
 
 

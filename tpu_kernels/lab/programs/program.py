@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tpu_kernels.errors import CompileError, explain
 
@@ -27,6 +27,8 @@ class Program:
     """Name of its module, as torch_tpu chose it."""
     note: str = ""
     """What else is known of it: which kernels the layers of a model took."""
+    runs: int = 1
+    """How often it runs in the step that it belongs to."""
 
     @property
     def file_name(self) -> str:
@@ -39,13 +41,14 @@ def save_programs(programs: Iterable[Program], folder: Path) -> Path:
     Raises ValueError where two programs would share their files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    index: list[dict[str, str]] = []
+    index: list[dict[str, Any]] = []
     for program in programs:
         if any(program.file_name == entry["file"] for entry in index):
             raise ValueError(f"two programs are called {program.name!r}")
         (folder / f"{program.file_name}.stablehlo").write_bytes(program.stablehlo)
         (folder / f"{program.file_name}.options").write_bytes(program.compile_options)
-        index.append({"name": program.name, "file": program.file_name, "module": program.module, "note": program.note})
+        known = {"name": program.name, "module": program.module, "note": program.note, "runs": program.runs}
+        index.append({**known, "file": program.file_name})
     (folder / INDEX).write_text(json.dumps(index, indent=1))
     return folder
 
@@ -65,6 +68,7 @@ def load_programs(folder: Path) -> list[Program]:
             (folder / f"{entry['file']}.options").read_bytes(),
             entry["module"],
             entry["note"],
+            entry["runs"],
         )
         for entry in index
     ]

@@ -42,6 +42,12 @@ class ModelCase:
     """Tokens of the prefill chunk; None is what an enabled model takes."""
     generation: str = "v5e"
     """TPU generation that kernels and their tuning are chosen for (flow "tpu-kernels")."""
+    tp_size: int = 1
+    """Chips that the model is divided over, by tensor parallelism."""
+    rank: int = 0
+    """The one of them whose programs these are."""
+    spmd_safe: bool = True
+    """Whether a step runs in `torch.tpu.distributed.spmd_safe`; otherwise it is cut at every collective."""
 
 
 def reference_cases(cases: Iterable[OpCase], dtypes: Sequence[str]) -> list[FunctionCase]:
