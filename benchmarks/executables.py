@@ -1,13 +1,24 @@
-"""How many programs run for one decoded token, counted on the emulated TPU."""
+"""How many programs run for one decoded token, counted on the emulated TPU or in a capture.
+
+python -m benchmarks.executables benchmarks/configs/qwen3-8b.json --tp 4     # with spmd_safe and without
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+if not __package__:  # run as a file: the checkout is not on the path
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tpu_kernels import emulator
+from tpu_kernels.lab.programs import FLOWS, ModelCase, capture_model
+from tpu_kernels.lab.programs.requests import Flow
 
 _LAYERS = 2
 _SHRUNK = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 128, "num_hidden_layers": _LAYERS}
@@ -27,6 +38,16 @@ def executables_per_token(model: str, flow: str, mode: str = "compiled") -> int:
     return int(json.loads(done.stdout.splitlines()[-1]))
 
 
+def executables_on_chips(model: str, flow: Flow, tp_size: int, *, spmd_safe: bool, batch: int = 1) -> int:
+    """Programs that each rank would run for a token of a model divided over `tp_size` chips; the model as it is.
+
+    spmd_safe  whether the forward runs in `torch.tpu.distributed.spmd_safe`; otherwise torch_tpu cuts the step at
+               every collective, as it does with plain transformers
+    """
+    case = ModelCase(model, flow, ("decode",), batch, tp_size=tp_size, spmd_safe=spmd_safe)
+    return sum(program.runs for program in capture_model(case))
+
+
 class _Counts:
     """A streamer that notes, at each token, how many programs had run."""
 
@@ -34,8 +55,6 @@ class _Counts:
         self.seen: list[int] = []
 
     def put(self, value: Any) -> None:
-        from tpu_kernels import emulator
-
         self.seen.append(emulator.executions())
 
     def end(self) -> None:
@@ -75,5 +94,20 @@ def _count(model: str, flow: str, mode: str) -> int:
     return counts.seen[-1] - counts.seen[-2]
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("model", help="Hub id, folder or config.json")
+    parser.add_argument("--tp", type=int, default=2, help="chips")
+    parser.add_argument("--flow", default="tpu-kernels", choices=FLOWS)
+    options = parser.parse_args()
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    for safe in (True, False):
+        count = executables_on_chips(options.model, options.flow, options.tp, spmd_safe=safe)
+        print(f"{'with' if safe else 'without'} spmd_safe: {count} per token")
+
+
 if __name__ == "__main__":
-    print(json.dumps(_count(*sys.argv[1:])))
+    if emulator.is_active():  # started by `executables_per_token`
+        print(json.dumps(_count(*sys.argv[1:])))
+    else:
+        main()
