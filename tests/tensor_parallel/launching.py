@@ -45,5 +45,6 @@ def written(out: Path, ranks: int) -> list[dict[str, Any]]:
 
 def launch(nproc: int, script: str, *arguments: str, out: Path) -> list[dict[str, Any]]:
     """Run `scripts/SCRIPT OUT ARGUMENTS...` on `nproc` chips; what each rank wrote."""
-    finish(start(nproc, script, str(out), *arguments))
+    options = [each for each in arguments if each.startswith("--")]
+    finish(start(nproc, script, *options, str(out), *(each for each in arguments if each not in options)))
     return written(out, nproc)
