@@ -120,6 +120,7 @@ def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     [
         (("static-attention", "--topology", "v9"), "This TPU generation is not known"),
         (("static-attention", "--topology", "v5e:1by1"), "not a topology"),
+        (("org/model", "--topology", "v6e:1x1", "--tp", "4"), "v6e:1x1, which has 1"),
         (("static-attention", "--case", "qwen4"), "there is no such case"),
     ],
 )

@@ -58,7 +58,8 @@ def _named(name: str, devices: int) -> Target:
     generation, colon, shape = name.partition(":")
     info = chip(generation)
     if not colon:
-        sizes = (info.topology, *(f"{generation}:{sides}" for sides in _LARGER[info.topology.count("x")]))
+        smallest = info.topology.partition(":")[2]
+        sizes = (info.topology, *(f"{generation}:{sides}" for sides in _LARGER[smallest.count("x")]))
         targets = [Target(name, topology, info) for topology in sizes]
         return next((target for target in targets if target.devices >= devices), targets[-1])
     if not re.fullmatch(r"\d+(x\d+){1,2}", shape):

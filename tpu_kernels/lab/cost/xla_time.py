@@ -124,7 +124,7 @@ class _Program:
         self.clock = _Clock(hbm_bandwidth(chip))
         self.ops: list[OpCost] = []
         self.took: dict[str, float] = {}
-        self.traces: dict[str, Trace] = {}
+        self.traces: dict[Hashable, Trace] = {}
         self.alike = {
             _signature(module, one): dumps[one.name]
             for instructions in module.computations.values()
@@ -214,10 +214,11 @@ class _Program:
         dump = self.dumps.get(instruction.name) or self.alike.get(_signature(self.module, instruction))
         if dump is None:
             return None
-        if instruction.name not in self.traces:
-            arguments = self.arguments(instruction)
-            self.traces[instruction.name] = simulate(dump.schedule, hbm_timing(self.chip), arguments)
-        return self.traces[instruction.name]
+        arguments = self.arguments(instruction)
+        key = dump.name, tuple((number, tuple(values)) for number, values in arguments.items())
+        if key not in self.traces:
+            self.traces[key] = simulate(dump.schedule, hbm_timing(self.chip), arguments)
+        return self.traces[key]
 
     def _add(
         self,
