@@ -65,7 +65,8 @@ def agreed(ranks: Ranks, prepare: Callable[[], tuple[SwapPlan, list[Choice]]]) -
         plan, choices = prepare()
     except Exception as error:
         failure = error
-    own = [[c.layer.path, c.kernel.spec.name + c.kernel.digest if c.kernel else None, c.reason] for c in choices]
+    generation = plan.generation if plan is not None else None
+    own = [[choice.layer.path, _build(choice, generation), choice.reason] for choice in choices]
     answers = ranks.agree(
         "enable_tpu_kernels", [None if failure is None else f"{type(failure).__name__}: {failure}", own]
     )
@@ -95,9 +96,15 @@ def agreed(ranks: Ranks, prepare: Callable[[], tuple[SwapPlan, list[Choice]]]) -
     return plan, [_common(ranks, choice, [each[index] for each in theirs]) for index, choice in enumerate(choices)]
 
 
+def _build(choice: Choice, generation: str | None) -> str | None:
+    """Which kernel a layer gets, to the byte: spec, digest and block sizes."""
+    kernel = choice.kernel
+    return None if kernel is None else f"{kernel.spec.name} {kernel.digest} {kernel.spec.tuning(generation)}"
+
+
 def _common(ranks: Ranks, choice: Choice, said: list[Any]) -> Choice:
-    kernels = {kernel for _, kernel, _ in said}
-    if len(kernels) == 1:
+    kernels, reasons = {kernel for _, kernel, _ in said}, {reason for *_, reason in said}
+    if len(kernels) == 1 and (len(reasons) == 1 or choice.kernel is not None):
         return choice
     without = ranks.first([reason or "no kernel" if kernel is None else "" for _, kernel, reason in said])
     return replace(choice, kernel=None, reason=without or "the ranks loaded different builds of its kernel")

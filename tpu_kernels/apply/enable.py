@@ -30,6 +30,7 @@ from tpu_kernels.plan import (
     rejection_message,
     unwrap,
 )
+from tpu_kernels.plan.sharded import depends_on_rank
 from tpu_kernels.runtime.attention import register_interfaces
 from tpu_kernels.runtime.bridge import announce_backend, current_chip
 from tpu_kernels.runtime.dispatch import LAYER_ATTRIBUTE, LayerDispatch
@@ -38,6 +39,7 @@ from tpu_kernels.runtime.modules import OWN_CODE, module_forward
 from tpu_kernels.runtime.ranks import ranks_of
 from tpu_kernels.runtime.rotary import RotaryForward
 from tpu_kernels.runtime.stack import check_stack
+from tpu_kernels.runtime.vocabulary import attributes_of, is_divided_vocabulary, vocabulary_forward
 from tpu_kernels.specs import KernelSpec
 from tpu_kernels.specs.vocabulary import POLICIES, Policy
 
@@ -116,7 +118,27 @@ def _swap(session: Session, choices: Sequence[Choice]) -> tuple[ReportEntry, ...
         session.journal.set_attribute(layer.module, LAYER_ATTRIBUTE, dispatch)
         if not attention:
             session.journal.set_attribute(layer.module, "forward", MethodType(module_forward, layer.module))
+    if not session.ranks.is_alone:
+        _make_alike(session)
     return tuple(_report_entry(choice.entry, choice.kernel, choice.reason) for choice in choices)
+
+
+def _make_alike(session: Session) -> None:
+    """Let every rank trace the same graph, which `spmd_safe` asks for; where that cannot be, say so and do without."""
+    reasons = []
+    for path, module in session.model.named_modules():
+        if is_divided_vocabulary(module):
+            for name, value in attributes_of(module).items():
+                session.journal.set_attribute(module, name, value)
+            session.journal.set_attribute(module, "forward", MethodType(vocabulary_forward, module))
+        elif style := depends_on_rank(module):
+            reasons.append(f"{path} ({style})")
+    session.same_graph = not reasons
+    if reasons:
+        session.note(
+            f"on a TPU its graphs are cut at every collective, as they differ between ranks: {reasons[0]}"
+            + f" and {len(reasons) - 1} more" * (len(reasons) > 1)
+        )
 
 
 def _report_entry(entry: PlanEntry, kernel: LoadedKernel | None, reason: str) -> ReportEntry:

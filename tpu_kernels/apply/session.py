@@ -68,6 +68,7 @@ class Session:
     report: EnableReport | None = None
     lock: SessionLock = field(default_factory=SessionLock)
     ranks: Ranks = field(default_factory=alone)
+    same_graph: bool = True
 
     def note(self, text: str) -> None:
         self.notes[text] += 1

@@ -19,6 +19,17 @@ from tpu_kernels.plan.layer import Layer
 from tpu_kernels.plan.match import LayerFacts
 
 _STYLES: Final = "transformers.distributed.tensor_parallel"
+_ALIKE: Final = (
+    "TensorParallelLayer",
+    "ColwiseParallel",
+    "PackedColwiseParallel",
+    "PackedRowwiseParallel",
+    "ReplicatedWithGradAllReduce",
+    "AllReduceParallel",
+    "KeyValueHeadsParallel",
+    "HeadsParallel",
+)
+"""Styles that trace the same graph on every rank."""
 _SUMMED_EXPERTS: Final = ("MoeExpertsParallel", "SharedBiasParallel")
 """Styles of experts whose parts are summed: transformers' own, and runtime/parallel_styles.py's with biases."""
 _SHARDED_DIFFERENTLY: Final = "its weights are sharded in a way that no kernel expects"
@@ -56,13 +67,27 @@ def is_only_parallel(module: torch.nn.Module) -> bool:
     return style is not None and getattr(style.inner, "__func__", None) is type(module).forward
 
 
+def depends_on_rank(module: torch.nn.Module) -> str | None:
+    """What makes the graph of one rank another than the next one's: the name of its style, or None."""
+    style = style_of(module)
+    if style is None or style.name in _ALIKE:
+        return None
+    if style.name == "RowwiseParallel":
+        return style.name if style.style.input_layouts != Shard(-1) else None
+    if style.name == "EmbeddingParallel":
+        return style.name if style.style.shard_dim == 0 else None
+    if style.name in _SUMMED_EXPERTS:
+        return style.name if style.expert_parallel else None
+    return style.name
+
+
 def localized(layer: Layer) -> Layer:
     """The layer as this rank has it: local sizes, the sum over the ranks, or what stands against any kernel."""
     binding = layer.binding
     if binding is None or layer.obstacle is not None:
         return layer
     module = layer.module
-    binding = replace(binding, parts=parts_of(module), own=vars(module).get("forward"))
+    binding = replace(binding, parts=parts_of(module), own=_own_forward(module))
     tensors = [tensor_at(module, path) for path in binding.tensors]
     if not _is_parallel(module, tensors):
         return replace(layer, binding=binding)
@@ -73,6 +98,12 @@ def localized(layer: Layer) -> Layer:
     if isinstance(found, str):
         return replace(layer, obstacle=found)
     return replace(layer, binding=found, facts=_local_facts(layer, found))
+
+
+def _own_forward(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """The forward that the instance had before any of ours."""
+    forward = vars(module).get("forward")
+    return None if getattr(forward, "__func__", None) is not None else forward
 
 
 def _is_parallel(module: torch.nn.Module, tensors: list[torch.Tensor | None]) -> bool:

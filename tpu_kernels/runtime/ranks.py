@@ -9,6 +9,7 @@ neither the device nor tensors, so it works while a graph is traced.
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Hashable
 from datetime import timedelta
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from tpu_kernels.errors import RanksDisagreeError, explain
 
@@ -33,6 +35,7 @@ class Ranks:
         self.rank = rank
         self._patience = patience
         self._asked = 0
+        self._lock = threading.Lock()
         self._agreed: dict[Hashable, list[Any]] = {}
         _groups_made[members] += 1
         self._name = f"tpu_kernels/{'-'.join(map(str, members))}/{_groups_made[members]}"
@@ -56,13 +59,14 @@ class Ranks:
         """
         if self.is_alone:
             return [own]
-        self._asked += 1
-        store: Any = dist.distributed_c10d._get_default_store()
-        store.set(self._key(self._asked, self.rank), json.dumps([subject, own]))
-        if self._asked > 2:
-            # Whoever reads the last exchange has left the one before it.
-            store.delete_key(self._key(self._asked - 2, self.rank))
-        return [self._answer(store, subject, member) for member in self.members]
+        with self._lock:
+            self._asked += 1
+            store: Any = dist.distributed_c10d._get_default_store()
+            store.set(self._key(self._asked, self.rank), json.dumps([subject, own]))
+            if self._asked > 2:
+                # Whoever reads the last exchange has left the one before it.
+                store.delete_key(self._key(self._asked - 2, self.rank))
+            return [self._answer(store, subject, member) for member in self.members]
 
     def agree_once(self, subject: str, key: Hashable, own: Any) -> list[Any]:
         """As `agree`, but what was said for a key holds for good."""
@@ -118,7 +122,12 @@ def alone() -> Ranks:
 def ranks_of(model: torch.nn.Module) -> Ranks:
     """The ranks over which transformers divided the tensors of `model`."""
     mesh: Any = getattr(model, "_device_mesh", None)
-    if (getattr(model, "_tp_size", None) or 1) == 1 or mesh is None:
+    if mesh is None:  # it stands on the outermost model alone
+        meshes = (each.device_mesh for each in model.parameters() if isinstance(each, DTensor))
+        mesh = next((each for each in meshes if each.mesh_dim_names != ("heads",)), None)
+    elif (getattr(model, "_tp_size", None) or 1) == 1:
+        return alone()
+    if mesh is None:
         return alone()
     group = mesh.get_group() if mesh.ndim == 1 else mesh["tp"].get_group()
     return Ranks(tuple(dist.get_process_group_ranks(group)), dist.get_rank())

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import CompileConfig
 
-from tpu_kernels.apply.generation.settlement import Settlement, compare_ranks
+from tpu_kernels.apply.generation.settlement import Settlement
 from tpu_kernels.apply.generation.signs_of_life import signs_of_life
 from tpu_kernels.apply.late_failure import (
     announce,
@@ -118,11 +118,11 @@ class CompiledForwards:
                 raise settlement.trouble from None
             if settlement.differing:
                 return self._anew(cache, length, config, inputs)
-            failed = suspects(program)
+            failed = suspects(program) if ranks.is_alone else settlement.suspects
             if not first or not failed or (settlement.refused is None and not ranks.is_alone):
                 raise
             line, failure = settlement.refused or telling_line(error), error
-        if line is not None and (failed := suspects(program)):
+        if line is not None and (failed := suspects(program) if ranks.is_alone else settlement.suspects):
             self._forget(key, program)
             if cache.hides_padding:
                 cache.set_length(length)
@@ -143,14 +143,9 @@ class CompiledForwards:
         cache.note_length(length + inputs["input_ids"].shape[1])
         return outputs
 
-    def compare_ranks(self) -> None:
-        """Before a call of `generate`: forget every graph where a layer was changed on some ranks alone."""
-        if compare_ranks(self._session):
-            self._forget_all()
-
     def _anew(self, cache: KernelCache, length: int, config: CompileConfig | None, inputs: dict[str, Any]) -> Any:
         """The same call once more, after the ranks agreed to do without some kernels."""
-        self._forget_all()
+        self.forget_all()
         if cache.hides_padding:
             cache.set_length(length)
         return self(config, **inputs)
@@ -170,7 +165,8 @@ class CompiledForwards:
             program = Program(name, batch, tokens, key[0])
             model: Any = self._session.model
             forward = _forward_with_own_code(
-                model if self._session.ranks.is_alone else spmd_safe(model), name.replace(" ", "_")
+                spmd_safe(model) if self._session.same_graph and not self._session.ranks.is_alone else model,
+                name.replace(" ", "_"),
             )
             settlement = Settlement(self._session, program)
             call = torch.compile(forward, **{**options, "backend": functools.partial(_compile, settlement)})
@@ -193,7 +189,7 @@ class CompiledForwards:
         del self._compiled[key]
         self._session.log.programs.remove(program)
 
-    def _forget_all(self) -> None:
+    def forget_all(self) -> None:
         for key, compiled in list(self._compiled.items()):
             self._forget(key, compiled.program)
 

@@ -24,6 +24,7 @@ from tpu_kernels.apply.generation.continuous_batching import ContinuousBatching
 from tpu_kernels.apply.generation.memory import check_cache_fits
 from tpu_kernels.apply.generation.prefill import prefill
 from tpu_kernels.apply.generation.routes import bound_arguments, plain_reason
+from tpu_kernels.apply.generation.settlement import asked_for, compare_ranks
 from tpu_kernels.apply.generation.shapes import CacheShapes, layers_in_use, probe_cache_shapes
 from tpu_kernels.apply.session import Session
 from tpu_kernels.chips import chip
@@ -81,10 +82,13 @@ class GenerationHooks:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         with self.session.lock:
-            if self.compiled is not None:
-                self.compiled.compare_ranks()
             arguments = bound_arguments(self.session.model, args, kwargs)
             reason = self._plain_reason(arguments)
+            if not self.session.ranks.is_alone:
+                compared = compare_ranks(self.session, reason, asked_for(arguments))
+                reason = compared.plain
+                if compared.retired and self.compiled is not None:
+                    self.compiled.forget_all()
             if reason is None:
                 return self._generate_static(arguments)
             self.session.note(f"generate ran the plain way: {reason}")

@@ -104,12 +104,10 @@ def _rotary_that_moves(model: PreTrainedModel) -> str | None:
 
 
 def _probe(model: PreTrainedModel, config: PreTrainedConfig) -> list[Any]:
-    """The cache layers after one fake token. Forward hooks of the user's own stay out of it; those of tensor
-    parallelism shape what is cached, and stay in."""
+    """The cache layers after one fake token. Forward hooks of the user's own stay out of it."""
     cache = DynamicCache(config=config)
     token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
-    keep_hooks = (getattr(model, "_tp_size", None) or 1) > 1
-    with _untouched(model, keep_hooks=keep_hooks), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+    with _untouched(model), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         model(input_ids=token, past_key_values=cache, use_cache=True)
     return list(cache.layers)
 
@@ -118,13 +116,12 @@ _PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
 
 
 @contextmanager
-def _untouched(model: torch.nn.Module, *, keep_hooks: bool) -> Iterator[None]:
+def _untouched(model: torch.nn.Module) -> Iterator[None]:
     """Whatever a forward stores on its modules is gone afterwards: here it would be a tensor without data. Inside,
     no model looks for padding among its tokens, which have no values."""
-    hooks = () if keep_hooks else ("_forward_hooks", "_forward_pre_hooks")
     kept = [(module, dict(vars(module)), dict(module._buffers), dict(module._parameters)) for module in model.modules()]
     for module, *_ in kept:
-        for name in hooks:
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
             vars(module)[name] = OrderedDict()
         if hasattr(module, _PADDING_WARNING):
             vars(module)[_PADDING_WARNING] = lambda *_: None
