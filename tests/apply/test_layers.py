@@ -31,26 +31,26 @@ CONFIGS: dict[str, tuple[Any, dict[str, int]]] = {
         {"attention": 2, "rotary": 2, "norm": 9, "mlp": 2},
     ),
     "gemma2": (
-        lambda: Gemma2Config(**TINY, num_hidden_layers=2, sliding_window=16, query_pre_attn_scalar=8),
-        {"attention": 2, "rotary": 2, "norm": 9, "mlp": 2},
+        lambda: Gemma2Config(**TINY, num_hidden_layers=1, sliding_window=16, query_pre_attn_scalar=8),
+        {"attention": 1, "rotary": 1, "norm": 5, "mlp": 1},
     ),
     "fused-gate-up": (
-        lambda: Phi3Config(**TINY, num_hidden_layers=2),
-        {"attention": 2, "rotary": 2, "norm": 5, "mlp": 2},
+        lambda: Phi3Config(**TINY, num_hidden_layers=1),
+        {"attention": 1, "rotary": 1, "norm": 3, "mlp": 1},
     ),
     "partial-rotary-by-pairs": (
-        lambda: GlmConfig(**TINY, num_hidden_layers=2, partial_rotary_factor=0.5),
-        {"attention": 2, "rotary": 2, "norm": 5, "mlp": 2},
+        lambda: GlmConfig(**TINY, num_hidden_layers=1, partial_rotary_factor=0.5),
+        {"attention": 1, "rotary": 1, "norm": 3, "mlp": 1},
     ),
     "two-layer-mlp": (
         lambda: GPT2Config(
-            vocab_size=128, n_embd=64, n_layer=2, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=127
+            vocab_size=128, n_embd=64, n_layer=1, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=127
         ),
-        {"attention": 2, "norm": 5, "mlp": 2},
+        {"attention": 1, "norm": 3, "mlp": 1},
     ),
     "experts": (
-        lambda: Qwen3MoeConfig(**TINY, **EXPERTS, num_hidden_layers=2, decoder_sparse_step=1),
-        {"attention": 2, "rotary": 2, "norm": 9, "experts": 2},
+        lambda: Qwen3MoeConfig(**TINY, **EXPERTS, num_hidden_layers=1, decoder_sparse_step=1),
+        {"attention": 1, "rotary": 1, "norm": 5, "experts": 1},
     ),
     "experts-with-sinks": (
         lambda: GptOssConfig(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.today import cases_of_today, part_of_today
 from tpu_kernels.lab.interpret import hlo_interpreted
 from tpu_kernels.lab.jax_source import HUB_KERNELS, load_source
-from tpu_kernels.ops.experts.cases import SMALL_CASES, case
+from tpu_kernels.ops.experts.cases import REPRESENTATIVES, SMALL_CASES, case
 from tpu_kernels.ops.experts.suite import Probe, case_probe, check_probe, edge_probes
 
 KERNEL = HUB_KERNELS / "grouped-experts" / "torch-ext" / "grouped_experts" / "kernel.py"
@@ -25,7 +26,7 @@ def few():
     return hlo_interpreted(EXPERTS, block_bytes=BLOCK_BYTES)
 
 
-@pytest.mark.parametrize("one", SMALL_CASES, ids=name_of)
+@pytest.mark.parametrize("one", cases_of_today(SMALL_CASES, REPRESENTATIVES), ids=name_of)
 def test_cases_in_float32(few, one) -> None:
     assert check_probe(few, case_probe(one)) is None
 
@@ -35,7 +36,7 @@ def test_cases_in_bfloat16(few, name: str) -> None:
     assert check_probe(few, case_probe(case(f"{name}/prefill/small"), torch.bfloat16)) is None
 
 
-@pytest.mark.parametrize("probe", list(edge_probes()), ids=name_of)
+@pytest.mark.parametrize("probe", part_of_today(edge_probes(), 2), ids=name_of)
 def test_edges_in_float32(few, probe: Probe) -> None:
     assert check_probe(few, probe) is None
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tests.hub_kernels.test_grouped_experts_few import BLOCK_BYTES, EXPERTS, IN_BFLOAT16, name_of
+from tests.support.today import cases_of_today, part_of_today
 from tpu_kernels.lab.interpret import hlo_interpreted
-from tpu_kernels.ops.experts.cases import SMALL_CASES, case
+from tpu_kernels.ops.experts.cases import REPRESENTATIVES, SMALL_CASES, case
 from tpu_kernels.ops.experts.suite import Probe, case_probe, check_probe, counted, edge_probes
 
-PREFILLS = [one for one in SMALL_CASES if "prefill" in one.name]
+PREFILLS = cases_of_today((one for one in SMALL_CASES if "prefill" in one.name), REPRESENTATIVES)
 EDGES = [probe for probe in edge_probes() if "rounding" not in probe.name]
 
 
@@ -29,7 +30,7 @@ def test_cases_in_bfloat16(many, name: str) -> None:
     assert check_probe(many, case_probe(case(f"{name}/prefill/small"), torch.bfloat16)) is None
 
 
-@pytest.mark.parametrize("probe", EDGES, ids=name_of)
+@pytest.mark.parametrize("probe", part_of_today(EDGES, 2, turn=1), ids=name_of)
 def test_edges_in_float32(many, probe: Probe) -> None:
     assert check_probe(many, probe) is None
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from tests.hub_kernels.test_grouped_experts_few import BLOCK_BYTES, EXPERTS, name_of
+from tests.support.today import part_of_today
 from tpu_kernels.lab.interpret import race_checked
 from tpu_kernels.ops.experts.cases import case
 from tpu_kernels.ops.experts.suite import case_probe, check_probe, edge_probes
 
+COPIES = ("late", "early")
 DECODES = ("qwen3-30b-a3b", "gpt-oss-20b", "odd-sizes")
 RUNS = [probe for probe in edge_probes() if probe.name.startswith("runs of")]
 
 
-@pytest.mark.parametrize("copies", ["late", "early"])
-@pytest.mark.parametrize("name", DECODES)
+@pytest.mark.parametrize(("name", "copies"), part_of_today(product(DECODES, COPIES), 2))
 def test_few_tokens(name: str, copies) -> None:
     checked = race_checked(EXPERTS, copies=copies, block_bytes=BLOCK_BYTES)
     assert check_probe(checked, case_probe(case(f"{name}/decode/small"))) is None
 
 
-@pytest.mark.parametrize("copies", ["late", "early"])
-@pytest.mark.parametrize("probe", RUNS, ids=name_of)
+@pytest.mark.parametrize(("probe", "copies"), part_of_today(product(RUNS, COPIES), 2), ids=name_of)
 def test_sorted_rows(probe, copies) -> None:
     checked = race_checked(EXPERTS, copies=copies, block_bytes=BLOCK_BYTES, tile=32)
     assert check_probe(checked, probe) is None

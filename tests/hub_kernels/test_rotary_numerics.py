@@ -7,9 +7,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.support.today import cases_of_today, part_of_today
 from tpu_kernels.lab.interpret import hlo_interpreted, race_checked
 from tpu_kernels.lab.jax_source import HUB_KERNELS, load_source
-from tpu_kernels.ops.rotary.cases import SMALL_CASES
+from tpu_kernels.ops.rotary.cases import REPRESENTATIVES, SMALL_CASES
 from tpu_kernels.ops.rotary.suite import Probe, case_probe, check_probe, edge_probes, make_probe
 
 KERNEL = HUB_KERNELS / "rotary" / "torch-ext" / "rotary" / "kernel.py"
@@ -40,7 +41,7 @@ def name_of(value: object) -> str:
     return str(getattr(value, "name", value))
 
 
-@pytest.mark.parametrize("one", SMALL_CASES, ids=name_of)
+@pytest.mark.parametrize("one", cases_of_today(SMALL_CASES, REPRESENTATIVES), ids=name_of)
 def test_cases_in_float32(interpreted, one) -> None:
     assert check_probe(interpreted, case_probe(one)) is None
 
@@ -50,7 +51,7 @@ def test_cases_in_bfloat16(interpreted, one) -> None:
     assert check_probe(interpreted, case_probe(one, torch.bfloat16)) is None
 
 
-@pytest.mark.parametrize("probe", list(edge_probes()), ids=name_of)
+@pytest.mark.parametrize("probe", part_of_today(edge_probes(), 2), ids=name_of)
 def test_edges_in_float32(in_blocks, probe: Probe) -> None:
     assert check_probe(in_blocks, probe) is None
 

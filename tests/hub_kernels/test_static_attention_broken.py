@@ -47,6 +47,14 @@ BROKEN = {
 }
 
 
+FIRST = {
+    "the moved-back block taken twice": "decode, edges",
+    "an empty row divides by zero": "decode, edges",
+    "wrong group in prefill": "prefill, edges, window and sinks",
+}
+"""Where another probe than the first sees it, that one."""
+
+
 def telling_probes() -> Iterator[Probe]:
     """The quickest probes that together see every fault above."""
     edges = {probe.name: probe for probe in edge_probes()}
@@ -68,7 +76,8 @@ def test_the_kernel_itself_passes_the_telling_probes(interpreted, probes) -> Non
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_kernel_fails_the_suite(mutant, probes, name: str) -> None:
     attend = hlo_interpreted(mutant(BROKEN[name]).attend, block_k=128)
-    mismatch = next((found for probe in probes if (found := check_probe(attend, probe))), None)
+    ordered = sorted(probes, key=lambda probe: probe.name != FIRST.get(name))
+    mismatch = next((found for probe in ordered if (found := check_probe(attend, probe))), None)
     assert mismatch is not None, f"the suite does not see: {name}"
 
 

@@ -11,8 +11,9 @@ from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward a
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_eager
 
 from tests.ops.attention.test_reference import additive_mask
+from tests.support.today import cases_of_today
 from tpu_kernels.lab.interpret import hlo_interpreted
-from tpu_kernels.ops.attention.cases import SMALL_CASES, case
+from tpu_kernels.ops.attention.cases import REPRESENTATIVES, SMALL_CASES, case
 from tpu_kernels.ops.attention.contract import AttentionShape
 from tpu_kernels.ops.attention.suite import (
     Probe,
@@ -30,7 +31,7 @@ def name_of(value: object) -> str:
     return str(getattr(value, "name", value))
 
 
-@pytest.mark.parametrize("one", SMALL_CASES, ids=name_of)
+@pytest.mark.parametrize("one", cases_of_today(SMALL_CASES, REPRESENTATIVES), ids=name_of)
 def test_cases_in_float32(interpreted, one) -> None:
     assert check_probe(interpreted, case_probe(one)) is None
 

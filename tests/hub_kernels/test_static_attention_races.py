@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.today import part_of_today
 from tpu_kernels.lab.interpret import KernelRaceError, race_checked
 from tpu_kernels.ops.attention.cases import case
 from tpu_kernels.ops.attention.suite import Probe, case_probe, check_probe, edge_probes
@@ -28,7 +29,7 @@ def test_cases(checked, name: str) -> None:
     assert check_probe(checked, case_probe(case(name))) is None
 
 
-@pytest.mark.parametrize("probe", list(edge_probes()), ids=lambda probe: probe.name)
+@pytest.mark.parametrize("probe", part_of_today(edge_probes(), 2), ids=lambda probe: probe.name)
 def test_edges(checked, probe: Probe) -> None:
     assert check_probe(checked, probe) is None
 
