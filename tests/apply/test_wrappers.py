@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     Phi3Config,
@@ -13,7 +14,7 @@ from transformers import (
 )
 
 from tests.support.models import TINY, Pair, attention, build, generate_reference, on_tpu, pair, prompt
-from tpu_kernels import enable_tpu_kernels
+from tpu_kernels import ModelStructureError, enable_tpu_kernels
 from tpu_kernels.demo import demo_model_path
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
@@ -108,3 +109,13 @@ def test_a_peft_wrapper_is_looked_into(qwen3: Pair) -> None:
     assert len(attention(report.swapped)) == 2
     assert torch.equal(model.generate(input_ids=ids, **GREEDY), want)
     assert not report.notes and all(call.is_kernel for call in attention(report.calls))
+
+
+@pytest.mark.parametrize("first", ["the inner", "the outer"])
+def test_a_model_that_shares_enabled_layers_is_refused(qwen3: Pair, first: str) -> None:
+    one, other = qwen3.model.model, qwen3.model
+    if first == "the outer":
+        one, other = other, one
+    with enable_tpu_kernels(one), pytest.raises(ModelStructureError, match="enabled already, through another model"):
+        enable_tpu_kernels(other)
+    enable_tpu_kernels(other).undo()

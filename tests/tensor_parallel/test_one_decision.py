@@ -66,6 +66,22 @@ def test_a_layer_that_one_rank_changed_is_its_own_code_on_all(ranks: list[dict[s
     assert last and all("rank 1: " in reason and "gate_proj" in reason for _, reason in last), first["ran"]
 
 
+def test_other_tokens_on_one_rank_are_an_error_on_all(ranks: list[dict[str, Any]]) -> None:
+    for each in ranks:
+        assert "generate was called with different inputs on different ranks" in each["other tokens"]
+
+
+def test_what_one_rank_must_run_the_plain_way_runs_so_on_all(ranks: list[dict[str, Any]]) -> None:
+    first, second = (each["the plain way"] for each in ranks)
+    assert first == second and first["right"]
+    assert any("rank 1: the model is in training mode" in note for note in first["notes"]), first
+
+
+def test_a_part_of_a_divided_model_is_summed_over_the_ranks(ranks: list[dict[str, Any]]) -> None:
+    first, second = (each["a part"] for each in ranks)
+    assert first == second and all("/" in chosen for _, _, chosen, _ in first), first
+
+
 def test_other_arguments_on_one_rank_are_an_error_on_all(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
         assert each["other arguments"]["untouched"]

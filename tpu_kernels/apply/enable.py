@@ -19,6 +19,7 @@ from tpu_kernels.apply.session import SESSION_ATTRIBUTE, Session, Settings, sess
 from tpu_kernels.errors import (
     KernelRejectedError,
     ModelNotOnTpuError,
+    ModelStructureError,
     NoMatchError,
     explain,
 )
@@ -59,6 +60,18 @@ def _check_on_tpu(model: PreTrainedModel) -> None:
             " `tpu-kernels emulate SCRIPT`.",
         )
     )
+
+
+def _check_not_enabled_in_part(model: PreTrainedModel) -> None:
+    part = next((path for path, module in model.named_modules() if vars(module).get(LAYER_ATTRIBUTE)), None)
+    if part is not None:
+        raise ModelStructureError(
+            explain(
+                f"Layers of {type(model).__name__} are enabled already, through another model that shares them.",
+                got=f"`{part}` has a kernel",
+                next_step="undo that first (report.undo()), and enable the outermost model alone.",
+            )
+        )
 
 
 def _refuse_rejected(plan: SwapPlan, policy: Policy) -> None:
@@ -231,6 +244,7 @@ def _planned(
 ) -> tuple[SwapPlan, Sequence[Layer]]:
     """The plan for a model on the chip of this process. Raises what `enable_tpu_kernels` says."""
     _check_on_tpu(model)
+    _check_not_enabled_in_part(model)
     check_stack()
     announce_backend()
     chip = current_chip()

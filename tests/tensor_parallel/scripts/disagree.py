@@ -68,6 +68,27 @@ for when in ("before", "after"):
         if handle is not None:
             handle.remove()
 
+# Other tokens on one rank, and a call that one rank has to run the plain way.
+with enable_tpu_kernels(model, include=["*.self_attn"], prefill_chunk=16) as report:
+    try:
+        model.generate(ids + rank, attention_mask=mask, max_new_tokens=2, cache_implementation="static")
+    except RanksDisagreeError as error:
+        results["other tokens"] = str(error)
+    if rank == 1:
+        model.lm_head.train()
+        model.training = True
+    right = generate(disable_compile=True)
+    model.eval()
+    results["the plain way"] = {"right": right, "notes": list(report.notes)}
+
+# A part of the model knows of the ranks, too; what looks at values in a hook does not disturb.
+hook = model.model.layers[0].register_forward_hook(lambda module, args, output: float(output.sum().cpu()) and None)
+with enable_tpu_kernels(model.model, include=["*mlp"], policy="always") as inner:
+    with torch.no_grad():
+        model(ids, attention_mask=mask)
+    results["a part"] = ran(inner, "mlp")
+hook.remove()
+
 # Other arguments on one rank.
 try:
     enable_tpu_kernels(model, max_cache_len=256 + rank)
