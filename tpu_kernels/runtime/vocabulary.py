@@ -44,7 +44,8 @@ def vocabulary_forward(module: Any, input_ids: torch.Tensor) -> torch.Tensor:
     if torch.is_grad_enabled() and module.weight.requires_grad:
         styled: torch.Tensor = vars(module)[_STYLED](input_ids)
         return styled
-    rows = input_ids - getattr(module, FIRST_ROW)
+    first: torch.Tensor = getattr(module, FIRST_ROW)
+    rows = input_ids.to(first.device) - first
     mine = (rows >= 0) & (rows < module.weight.to_local().shape[0])
     with _use_local_dtensor_params(module):
         vectors = type(module).forward(module, torch.where(mine, rows, 0))
