@@ -13,5 +13,13 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
+def _backend_not_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that need no device switch torch_tpu off for their process: here that is the process of all tests."""
+    # Set and deleted through monkeypatch, so that its undo takes away what a command leaves behind.
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "1")
+    monkeypatch.delenv("TORCH_DEVICE_BACKEND_AUTOLOAD")
+
+
+@pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
