@@ -17,6 +17,18 @@ def _qwen3() -> Pair:
     return pair(Qwen3Config(**TINY, num_hidden_layers=2))
 
 
+@pytest.fixture(scope="session")
+def _one_layer() -> Pair:
+    return pair(Qwen3Config(**TINY, num_hidden_layers=1))
+
+
+@pytest.fixture
+def one_layer(_one_layer: Pair) -> Iterator[Pair]:
+    """One layer of Qwen3, for what does not depend on how many there are: tracing takes most of the time."""
+    yield _one_layer
+    disable_tpu_kernels(_one_layer.model)
+
+
 @pytest.fixture
 def qwen3(_qwen3: Pair) -> Iterator[Pair]:
     """Two layers of Qwen3; a test that leaves it enabled does not spoil the next."""

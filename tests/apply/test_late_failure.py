@@ -53,15 +53,15 @@ def failing(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[KernelSpec,
 
 
 def test_compiled_generation_is_right_and_the_kernel_is_not_tried_again(
-    qwen3: Pair, failing: tuple[KernelSpec, str], caplog: pytest.LogCaptureFixture
+    one_layer: Pair, failing: tuple[KernelSpec, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     spec, says = failing
     ids = prompt(20)
-    want = generate_reference(qwen3.reference, ids, 4)[0]
-    with enable_tpu_kernels(qwen3.model, specs=[spec], prefill_chunk=64, check=True) as report:
+    want = generate_reference(one_layer.reference, ids, 4)[0]
+    with enable_tpu_kernels(one_layer.model, specs=[spec], prefill_chunk=64, check=True) as report:
         assert {entry.kernel for entry in attention(report.swapped)} == {"attention/spoiled"}
         for _ in range(2):
-            assert torch.equal(qwen3.model.generate(ids, **GREEDY), want)
+            assert torch.equal(one_layer.model.generate(ids, **GREEDY), want)
         assert len(report.notes) == 1 and says in report.notes[0] and report.notes[0].endswith("(1 x)")
         assert {(call.phase, call.chosen, call.steps) for call in attention(report.calls)} == {
             ("prefill", "sdpa", 2),
@@ -72,27 +72,27 @@ def test_compiled_generation_is_right_and_the_kernel_is_not_tried_again(
     assert len(warnings) == 1 and says in warnings[0].getMessage()
 
 
-def test_on_reject_error_puts_the_model_back(qwen3: Pair, failing: tuple[KernelSpec, str]) -> None:
+def test_on_reject_error_puts_the_model_back(one_layer: Pair, failing: tuple[KernelSpec, str]) -> None:
     spec, says = failing
     ids = prompt(20)
-    report = enable_tpu_kernels(qwen3.model, specs=[spec], prefill_chunk=64, check=True, on_reject="error")
+    report = enable_tpu_kernels(one_layer.model, specs=[spec], prefill_chunk=64, check=True, on_reject="error")
     with pytest.raises(KernelFailedError, match="the model was put back as it was") as error:
-        qwen3.model.generate(ids, **GREEDY)
+        one_layer.model.generate(ids, **GREEDY)
     assert says in str(error.value)
-    assert not report.enabled and "generate" not in vars(qwen3.model)
-    assert qwen3.model.config._attn_implementation == "sdpa"
+    assert not report.enabled and "generate" not in vars(one_layer.model)
+    assert one_layer.model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("name", ["raises when it is traced", "refused by the compiler"])
-def test_eager_generation_is_right(qwen3: Pair, tmp_path: Path, name: str) -> None:
+def test_eager_generation_is_right(one_layer: Pair, tmp_path: Path, name: str) -> None:
     file, old, new, says = FAILURES[name]
     repository = copy_of_bundled(tmp_path)
     edit(repository, file, old, new)
     ids = prompt(20)
-    want = generate_reference(qwen3.reference, ids, 4)[0]
+    want = generate_reference(one_layer.reference, ids, 4)[0]
     try:
-        with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
-            assert torch.equal(qwen3.model.generate(ids, disable_compile=True, **GREEDY), want)
+        with enable_tpu_kernels(one_layer.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
+            assert torch.equal(one_layer.model.generate(ids, disable_compile=True, **GREEDY), want)
             assert says in report.notes[0] and not any(
                 call.is_kernel and call.phase == "decode" for call in attention(report.calls)
             )
@@ -102,21 +102,21 @@ def test_eager_generation_is_right(qwen3: Pair, tmp_path: Path, name: str) -> No
         pltpu.set_tpu_interpret_mode(True)
 
 
-def test_an_error_that_is_not_the_kernels_keeps_the_kernel(qwen3: Pair) -> None:
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
-        original = qwen3.model.lm_head.forward
+def test_an_error_that_is_not_the_kernels_keeps_the_kernel(one_layer: Pair) -> None:
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
+        original = one_layer.model.lm_head.forward
 
         def broken(hidden: torch.Tensor) -> torch.Tensor:
             return original(hidden) @ torch.zeros(3, 3, device=hidden.device)
 
-        qwen3.model.lm_head.forward = broken
+        one_layer.model.lm_head.forward = broken
         try:
             with pytest.raises(Exception, match=r"shape|size"):
-                qwen3.model.generate(prompt(5), **GREEDY)
+                one_layer.model.generate(prompt(5), **GREEDY)
         finally:
-            del qwen3.model.lm_head.forward
+            del one_layer.model.lm_head.forward
         torch._dynamo.reset()
-        qwen3.model.generate(prompt(5), **GREEDY)
+        one_layer.model.generate(prompt(5), **GREEDY)
         assert all(call.is_kernel for call in attention(report.calls) if call.steps)
 
 
@@ -126,28 +126,28 @@ TOO_LARGE = """    if query.device.type == "tpu" and block_k != 128:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_kernel_that_runs_out_of_vmem_takes_smaller_blocks(qwen3: Pair, tmp_path: Path, compiled: bool) -> None:
+def test_a_kernel_that_runs_out_of_vmem_takes_smaller_blocks(one_layer: Pair, tmp_path: Path, compiled: bool) -> None:
     repository = copy_of_bundled(tmp_path)
     check = "    _check(query, key, value, bounds, sinks)\n"
     edit(repository, "op.py", check, check + TOO_LARGE)
     ids = prompt(20)
-    want = generate_reference(qwen3.reference, ids, 4)[0]
-    with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
+    want = generate_reference(one_layer.reference, ids, 4)[0]
+    with enable_tpu_kernels(one_layer.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
         for _ in range(2):
-            assert torch.equal(qwen3.model.generate(ids, disable_compile=not compiled, **GREEDY), want)
+            assert torch.equal(one_layer.model.generate(ids, disable_compile=not compiled, **GREEDY), want)
         assert all(call.is_kernel for call in attention(report.calls))
         (note,) = report.notes
         assert "`attention/spoiled` ran out of VMEM and takes smaller blocks" in note and "16.00M" in note
 
 
-def test_a_kernel_that_runs_out_of_vmem_with_the_smallest_blocks_too(qwen3: Pair, tmp_path: Path) -> None:
+def test_a_kernel_that_runs_out_of_vmem_with_the_smallest_blocks_too(one_layer: Pair, tmp_path: Path) -> None:
     repository = copy_of_bundled(tmp_path)
     check = "    _check(query, key, value, bounds, sinks)\n"
     edit(repository, "op.py", check, check + TOO_LARGE.replace(" and block_k != 128", ""))
     ids = prompt(20)
-    want = generate_reference(qwen3.reference, ids, 4)[0]
-    with enable_tpu_kernels(qwen3.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
-        assert torch.equal(qwen3.model.generate(ids, **GREEDY), want)
+    want = generate_reference(one_layer.reference, ids, 4)[0]
+    with enable_tpu_kernels(one_layer.model, specs=[spoiled_spec(repository)], prefill_chunk=64) as report:
+        assert torch.equal(one_layer.model.generate(ids, **GREEDY), want)
         assert not any(call.is_kernel for call in attention(report.calls))
         assert [note.split(":")[0] for note in report.notes] == [
             "`attention/spoiled` ran out of VMEM and takes smaller blocks",

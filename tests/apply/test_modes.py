@@ -17,24 +17,24 @@ from tpu_kernels import emulator, enable_tpu_kernels
 GREEDY: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
 
 
-def test_sampling_with_a_seed_gives_the_reference_tokens(qwen3: Pair) -> None:
+def test_sampling_with_a_seed_gives_the_reference_tokens(one_layer: Pair) -> None:
     ids = prompt(21, batch=3)
     sampling: dict[str, Any] = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9}
     torch.manual_seed(7)
-    want = qwen3.reference.generate(ids, **sampling)
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+    want = one_layer.reference.generate(ids, **sampling)
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
         torch.manual_seed(7)
-        assert torch.equal(qwen3.model.generate(ids, **sampling), want)
+        assert torch.equal(one_layer.model.generate(ids, **sampling), want)
         torch.manual_seed(8)
-        assert not torch.equal(qwen3.model.generate(ids, **sampling), want)
+        assert not torch.equal(one_layer.model.generate(ids, **sampling), want)
         torch.manual_seed(7)
-        want = qwen3.reference.generate(ids[:1], num_return_sequences=3, **sampling)
+        want = one_layer.reference.generate(ids[:1], num_return_sequences=3, **sampling)
         torch.manual_seed(7)
-        assert torch.equal(qwen3.model.generate(ids[:1], num_return_sequences=3, **sampling), want)
+        assert torch.equal(one_layer.model.generate(ids[:1], num_return_sequences=3, **sampling), want)
         assert not report.notes and all(call.is_kernel for call in attention(report.calls))
 
 
-def test_a_streamer_sees_every_token(qwen3: Pair) -> None:
+def test_a_streamer_sees_every_token(one_layer: Pair) -> None:
     class Collect(TextStreamer):
         def __init__(self) -> None:
             self.seen: list[int] = []
@@ -47,30 +47,30 @@ def test_a_streamer_sees_every_token(qwen3: Pair) -> None:
             self.ended = True
 
     streamer, ids = Collect(), prompt(9)
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64):
-        out = qwen3.model.generate(ids, streamer=streamer, **GREEDY)
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64):
+        out = one_layer.model.generate(ids, streamer=streamer, **GREEDY)
     assert streamer.seen == out[0].tolist() and streamer.ended
 
 
 @pytest.mark.parametrize("sample", [False, True], ids=["beam search", "beam sample"])
-def test_beams(qwen3: Pair, sample: bool) -> None:
+def test_beams(one_layer: Pair, sample: bool) -> None:
     ids, mask = left_padded([9, 30])
     kwargs: dict[str, Any] = {**GREEDY, "num_beams": 3, "num_return_sequences": 2, "do_sample": sample}
     torch.manual_seed(4)
-    want = qwen3.reference.generate(ids, attention_mask=mask, **kwargs)
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
+    want = one_layer.reference.generate(ids, attention_mask=mask, **kwargs)
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
         torch.manual_seed(4)
-        assert torch.equal(qwen3.model.generate(ids, attention_mask=mask, **kwargs), want)
+        assert torch.equal(one_layer.model.generate(ids, attention_mask=mask, **kwargs), want)
         assert not report.notes and all(call.is_kernel for call in attention(report.calls))
 
 
-def test_without_compiling(qwen3: Pair) -> None:
+def test_without_compiling(one_layer: Pair) -> None:
     ids, mask = left_padded([30, 70])
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
-        first = qwen3.model.generate(ids, attention_mask=mask, disable_compile=True, **GREEDY)
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
+        first = one_layer.model.generate(ids, attention_mask=mask, disable_compile=True, **GREEDY)
         before = emulator.compilations()
         ids2, mask2 = left_padded([41, 52])
-        second = qwen3.model.generate(ids2, attention_mask=mask2, disable_compile=True, **GREEDY)
+        second = one_layer.model.generate(ids2, attention_mask=mask2, disable_compile=True, **GREEDY)
         assert emulator.compilations() == before
         assert {(call.phase, call.steps, call.is_kernel) for call in attention(report.calls)} == {
             ("decode", 10, True),
@@ -79,20 +79,22 @@ def test_without_compiling(qwen3: Pair) -> None:
         assert report.programs == {}
     for out, padded, lengths in ((first, ids, [30, 70]), (second, ids2, [41, 52])):
         for row, length in enumerate(lengths):
-            want = generate_reference(qwen3.reference, padded[row : row + 1, -length:], 5)[0]
+            want = generate_reference(one_layer.reference, padded[row : row + 1, -length:], 5)[0]
             assert torch.equal(out[row, -length - 5 :], want[0])
 
 
-def test_inputs_on_the_tpu_come_back_there(qwen3: Pair) -> None:
+def test_inputs_on_the_tpu_come_back_there(one_layer: Pair) -> None:
     ids = prompt(33)
-    want = generate_reference(qwen3.reference, ids, 5)[0]
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64):
-        assert qwen3.model.generate(ids, **GREEDY).device.type == "cpu"
+    want = generate_reference(one_layer.reference, ids, 5)[0]
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64):
+        assert one_layer.model.generate(ids, **GREEDY).device.type == "cpu"
         before = emulator.compilations()
-        got = qwen3.model.generate(ids.to("tpu"), attention_mask=torch.ones_like(ids).to("tpu"), **GREEDY)
+        got = one_layer.model.generate(ids.to("tpu"), attention_mask=torch.ones_like(ids).to("tpu"), **GREEDY)
         assert got.device.type == "tpu" and torch.equal(got.cpu(), want)
         assert emulator.compilations() == before
-        full = qwen3.model.generate(input_ids=ids.to("tpu"), return_dict_in_generate=True, output_logits=True, **GREEDY)
+        full = one_layer.model.generate(
+            input_ids=ids.to("tpu"), return_dict_in_generate=True, output_logits=True, **GREEDY
+        )
         assert full.sequences.device.type == "tpu" and full.logits[0].device.type == "tpu"
 
 
@@ -104,14 +106,14 @@ def test_inputs_on_the_tpu_come_back_there(qwen3: Pair) -> None:
         ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
     ],
 )
-def test_other_modes_run_the_plain_way_and_say_so(qwen3: Pair, call: dict[str, Any], reason: str) -> None:
+def test_other_modes_run_the_plain_way_and_say_so(one_layer: Pair, call: dict[str, Any], reason: str) -> None:
     ids = prompt(7)
     kwargs = {**GREEDY, **call}
     torch.manual_seed(3)
-    want = qwen3.reference.generate(ids, **kwargs)
-    with enable_tpu_kernels(qwen3.model) as report:
+    want = one_layer.reference.generate(ids, **kwargs)
+    with enable_tpu_kernels(one_layer.model) as report:
         torch.manual_seed(3)
-        got = qwen3.model.generate(ids, **kwargs)
+        got = one_layer.model.generate(ids, **kwargs)
         assert report.notes == (f"generate ran the plain way: {reason} (1 x)",)
         assert reason in str(report)
     if call.get("return_dict_in_generate"):
@@ -120,9 +122,9 @@ def test_other_modes_run_the_plain_way_and_say_so(qwen3: Pair, call: dict[str, A
     assert torch.equal(got, want)
 
 
-def test_a_compile_config_keeps_fullgraph_and_nothing_that_torch_tpu_refuses(qwen3: Pair) -> None:
+def test_a_compile_config_keeps_fullgraph_and_nothing_that_torch_tpu_refuses(one_layer: Pair) -> None:
     ids = prompt(19)
-    want = generate_reference(qwen3.reference, ids, 5)[0]
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
-        got = qwen3.model.generate(ids, compile_config=CompileConfig(fullgraph=True), **GREEDY)
+    want = generate_reference(one_layer.reference, ids, 5)[0]
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
+        got = one_layer.model.generate(ids, compile_config=CompileConfig(fullgraph=True), **GREEDY)
         assert torch.equal(got, want) and len(report.programs) == 2 and not report.notes

@@ -23,7 +23,7 @@ class OnlyEven(LogitsProcessor):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_processors_and_allowed_tokens_run_on_the_static_route(qwen3: Pair, beams: int) -> None:
+def test_processors_and_allowed_tokens_run_on_the_static_route(one_layer: Pair, beams: int) -> None:
     ids = prompt(19, batch=2)
     kwargs: dict[str, Any] = {
         **GREEDY,
@@ -31,31 +31,31 @@ def test_processors_and_allowed_tokens_run_on_the_static_route(qwen3: Pair, beam
         "logits_processor": LogitsProcessorList([OnlyEven()]),
         "prefix_allowed_tokens_fn": lambda row, tokens: list(range(20 + 30 * row, 50 + 30 * row)),
     }
-    want = qwen3.reference.generate(ids, **kwargs)
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
-        got = qwen3.model.generate(ids, **kwargs)
+    want = one_layer.reference.generate(ids, **kwargs)
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
+        got = one_layer.model.generate(ids, **kwargs)
         assert not report.notes and all(call.is_kernel for call in attention(report.calls))
     assert torch.equal(got, want)
     assert (got[:, 19:] % 2 == 0).all() and (got[1, 19:] >= 50).all()
 
 
-def test_embeddings_run_the_plain_way(qwen3: Pair) -> None:
+def test_embeddings_run_the_plain_way(one_layer: Pair) -> None:
     ids = prompt(6)
-    embeddings = qwen3.reference.get_input_embeddings()(ids)
-    want = qwen3.reference.generate(inputs_embeds=embeddings, **GREEDY)
-    with enable_tpu_kernels(qwen3.model) as report:
-        got = qwen3.model.generate(inputs_embeds=embeddings.to("tpu"), **GREEDY)
+    embeddings = one_layer.reference.get_input_embeddings()(ids)
+    want = one_layer.reference.generate(inputs_embeds=embeddings, **GREEDY)
+    with enable_tpu_kernels(one_layer.model) as report:
+        got = one_layer.model.generate(inputs_embeds=embeddings.to("tpu"), **GREEDY)
         assert report.notes == ("generate ran the plain way: inputs besides the tokens: inputs_embeds (1 x)",)
     assert torch.equal(got.cpu(), want)
 
 
-def test_an_assistant_runs_the_plain_way(qwen3: Pair) -> None:
+def test_an_assistant_runs_the_plain_way(one_layer: Pair) -> None:
     ids = prompt(6)
-    want = generate_reference(qwen3.reference, ids, 4)[0]
-    assistant = on_tpu(qwen3.reference)
+    want = generate_reference(one_layer.reference, ids, 4)[0]
+    assistant = on_tpu(one_layer.reference)
     kwargs = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
-    with enable_tpu_kernels(qwen3.model) as report:
-        got = qwen3.model.generate(ids.to("tpu"), assistant_model=assistant, **kwargs)
+    with enable_tpu_kernels(one_layer.model) as report:
+        got = one_layer.model.generate(ids.to("tpu"), assistant_model=assistant, **kwargs)
         assert report.notes == ("generate ran the plain way: assisted generation (1 x)",)
     assert torch.equal(got.cpu(), want)
 
@@ -118,16 +118,16 @@ def test_early_exit_leaves_the_model_as_it_was() -> None:
         assert any(call.is_kernel for call in attention(report.calls))
 
 
-def test_a_manager_of_continuous_batching_that_is_not_stopped(qwen3: Pair) -> None:
+def test_a_manager_of_continuous_batching_that_is_not_stopped(one_layer: Pair) -> None:
     """Before its end, generate runs the plain way; after it, by kernels again."""
     ids, kwargs = prompt(4), {"max_new_tokens": 2, "do_sample": False}
-    want = generate_reference(qwen3.reference, ids, 2)[0]
-    with enable_tpu_kernels(qwen3.model, prefill_chunk=64) as report:
-        manager = qwen3.model.init_continuous_batching(**BATCHING)
-        assert qwen3.model.config._attn_implementation == "sdpa"
-        assert torch.equal(qwen3.model.generate(ids, **kwargs).cpu(), want)
-        assert qwen3.model.config._attn_implementation == "sdpa" and not attention(report.calls)
+    want = generate_reference(one_layer.reference, ids, 2)[0]
+    with enable_tpu_kernels(one_layer.model, prefill_chunk=64) as report:
+        manager = one_layer.model.init_continuous_batching(**BATCHING)
+        assert one_layer.model.config._attn_implementation == "sdpa"
+        assert torch.equal(one_layer.model.generate(ids, **kwargs).cpu(), want)
+        assert one_layer.model.config._attn_implementation == "sdpa" and not attention(report.calls)
         assert "generate ran the plain way: a manager of continuous batching is at work (1 x)" in report.notes
         manager.stop()
-        assert torch.equal(qwen3.model.generate(ids, **kwargs), want)
+        assert torch.equal(one_layer.model.generate(ids, **kwargs), want)
         assert attention(report.calls) and all(call.is_kernel for call in attention(report.calls))
