@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -18,6 +20,16 @@ def _backend_not_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set and deleted through monkeypatch, so that its undo takes away what a command leaves behind.
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "1")
     monkeypatch.delenv("TORCH_DEVICE_BACKEND_AUTOLOAD")
+
+
+LONG_FIRST = ("tensor_parallel", "harness", "apply", "lab", "launch", "cli", "hub_kernels", "demo", "emulator", "plan")
+"""Folders whose files take long. They come first, so that no worker has a long file left when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONG_FIRST)}
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: ranks.get(item.path.relative_to(tests).parts[0], len(ranks)))
 
 
 @pytest.fixture(autouse=True)
