@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from tests.support.kernels import copy_of_bundled, edit, spoiled_spec
+from tests.support.today import DAY
 from tpu_kernels.errors import SpecError
 from tpu_kernels.harness.coverage.architectures import load_architectures, right_in_plain_transformers
 from tpu_kernels.harness.coverage.check import check
@@ -23,13 +23,13 @@ from tpu_kernels.harness.coverage.row import Outcome, Row
 from tpu_kernels.harness.coverage.run import run_all
 from tpu_kernels.harness.coverage.table import cells, summary
 
-SHARDS = 43
+SHARDS = 64
 SPOILT = ("scale=scale, softcap=softcap, **tuning)", "scale=scale * 1.02, softcap=softcap, **tuning)")
 ARCHITECTURES = load_architectures()
 
 
 def _of_today() -> list[str]:
-    return select([], f"{int(time.time() // 86400) % SHARDS}/{SHARDS}", False)
+    return select([], f"{DAY % SHARDS}/{SHARDS}", False)
 
 
 @pytest.mark.parametrize("name", _of_today())
@@ -54,7 +54,7 @@ def test_selection() -> None:
     every = select([], None, True)
     shards = [select([], f"{index}/{SHARDS}", False) for index in range(SHARDS)]
     assert sorted(name for shard in shards for name in shard) == sorted(every)
-    assert max(map(len, shards)) <= 3
+    assert max(map(len, shards)) <= 2
     assert select(["llama", "bloom"], None, False) == ["llama", "bloom"]
     for bad in ("3/3", "a/b", "1", "-1/4"):
         with pytest.raises(ValueError, match="a shard is I/N"):
@@ -86,18 +86,19 @@ def test_one_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     file, rows_file = tmp_path / "list.json", tmp_path / "rows.jsonl"
     entries: dict[str, Any] = {"raises": {**good, "config": "NoSuchConfig"}, "fine": good}
     file.write_text(json.dumps(entries))
-    rows = collect(list(entries), file=file, rows_file=rows_file)
+    asked: dict[str, Any] = {"file": file, "rows_file": rows_file, "policies": ["auto"]}
+    rows = collect(list(entries), **asked)
     assert [row.name for row in rows] == list(entries)
     assert "NoSuchConfig" in str(rows[0].error)
     assert rows[1].right and rows[1].swapped["attention"] == 2 and rows[1].padded is None
     with rows_file.open("a") as stream:
         stream.write('{"name": "fine", "equ')  # a run that was killed while it wrote
-    assert [row.name for row in collect(list(entries), file=file, rows_file=rows_file)] == list(entries)
+    assert [row.name for row in collect(list(entries), **asked)] == list(entries)
     lines = [json.loads(line) for line in rows_file.read_text().splitlines() if line.endswith("}")]
     assert [line["name"] for line in lines] == ["raises", "fine", "raises"], (
         "a right row stays, an error is tried again"
     )
-    assert "flow" not in lines[0] and lines[0]["run"].startswith("tpu-kernels auto/always, specs []")
+    assert "flow" not in lines[0] and lines[0]["run"].startswith("tpu-kernels auto, specs []")
     with pytest.raises(SpecError):
         collect(["fine"], file=file, rows_file=rows_file, specs=["nowhere.yaml"])
 
